@@ -1,0 +1,1 @@
+"""Where shards live: hosts, placement, routing. Deciding is pure; Ray is used in actors.py, controller.py and searcher.py only."""

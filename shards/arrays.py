@@ -1,0 +1,65 @@
+"""How arrays lie on disk: one safetensors file per set, mapped and never copied.
+
+safetensors because it is a published format (8-byte header length, JSON header, raw little-endian tensors), holds no code and
+any tool can read it. Its numpy reader copies, so mapping is done here from the header alone.
+"""
+
+import json
+import mmap
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from shards.errors import Corrupt
+from shards.types import Arrays
+
+_DTYPES = {
+    "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32, "I32": np.int32, "U64": np.uint64,
+    "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64, "BOOL": np.bool_,
+}  # fmt: skip
+
+
+def dump(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file. The same arrays give the same bytes, so files can be named by their hash."""
+    from safetensors.numpy import save
+
+    ready = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
+    return save(ready, metadata=dict(sorted((metadata or {}).items())) or None)
+
+
+def parse(buffer: bytes | memoryview | mmap.mmap, what: str) -> tuple[Arrays, dict[str, str]]:
+    """Arrays (views of `buffer`) and metadata of a safetensors file; `what` names it in errors."""
+    view = memoryview(buffer)
+    try:
+        (length,) = struct.unpack_from("<Q", view)
+        header = json.loads(bytes(view[8 : 8 + length]))
+        metadata = header.pop("__metadata__", {})
+        arrays: Arrays = {}
+        for name, entry in header.items():
+            start, end = entry["data_offsets"]
+            body = view[8 + length + start : 8 + length + end]
+            arrays[name] = np.frombuffer(body, dtype=_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise Corrupt(f"{what} is not a readable array file ({error}). Rebuild it from the source.") from error
+    return arrays, metadata
+
+
+def load(path: Path) -> tuple[Arrays, dict[str, str]]:
+    """Arrays and metadata of a local file, memory-mapped: bytes are read when touched."""
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return parse(mapped, str(path))
+
+
+def pack_strings(strings: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Byte strings as one blob and offsets: (total,) uint8 and (n + 1,) int64."""
+    offsets = np.zeros(len(strings) + 1, np.int64)
+    np.cumsum([len(s) for s in strings], out=offsets[1:])
+    return np.frombuffer(b"".join(strings), np.uint8), offsets
+
+
+def unpack_string(blob: np.ndarray, offsets: np.ndarray, i: int) -> bytes:
+    """String i of `pack_strings`."""
+    return blob[offsets[i] : offsets[i + 1]].tobytes()

@@ -1,0 +1,59 @@
+"""The errors a caller can act on. Each message names what, where and the remedy."""
+
+
+class SondageError(Exception):
+    """Base of every error that is the caller's to read; `status` is its HTTP code."""
+
+    status = 500
+
+
+class BadQuery(SondageError):
+    """The request cannot be understood: broken regex, unknown layer, k out of range, bad filter."""
+
+    status = 422
+
+
+class BadSpec(SondageError):
+    """A layer's spec or a command's arguments are wrong."""
+
+    status = 422
+
+
+class NotFound(SondageError):
+    """No such corpus, generation or document."""
+
+    status = 404
+
+
+class SourceError(SondageError):
+    """A corpus source cannot be listed or read."""
+
+    status = 502
+
+
+class StoreError(SondageError):
+    """The index store cannot be read or written, or holds something this build cannot read."""
+
+    status = 503
+
+
+class AlreadyExists(StoreError):
+    """An exclusive create lost: somebody else published that name first."""
+
+    status = 409
+
+
+class Corrupt(StoreError):
+    """Bytes in the store do not have the size or checksum that the manifest states."""
+
+
+class ModelMissing(SondageError):
+    """A layer's model is not on this machine and cannot be fetched."""
+
+    status = 424
+
+
+class Cancelled(SondageError):
+    """The caller asked to stop."""
+
+    status = 499

@@ -1,0 +1,40 @@
+"""What a document is: the hash of its content, and the slice of hash space it falls in."""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+HASH_BYTES = 20  # 160 bits of SHA-256: no accidental collision below 10^20 documents, 40 hex digits as in git
+N_BUCKETS = 4096  # fixed for ever: a shard is a set of buckets, so shard counts may change without rehashing
+
+
+def content_hash(data: bytes | memoryview) -> bytes:
+    """The identity of a document: the first 20 bytes of the SHA-256 of its content."""
+    return hashlib.sha256(data).digest()[:HASH_BYTES]
+
+
+def bucket_of(document: bytes) -> int:
+    """The bucket (0 to 4095) of a content hash: its first 12 bits, so hash order is bucket order."""
+    return document[0] << 4 | document[1] >> 4
+
+
+def buckets_of(hashes: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Buckets of many hashes; hashes: (n, 20) uint8. Returns (n,) int32."""
+    return hashes[:, 0].astype(np.int32) << 4 | hashes[:, 1] >> 4
+
+
+def shard_ranges(n_shards: int) -> list[tuple[int, int]]:
+    """The bucket ranges [low, high) of `n_shards` shards: contiguous, as even as possible.
+
+    Contiguous because a segment's documents are sorted by hash: a moved range is then one reference (segment, range).
+    """
+    if not 1 <= n_shards <= N_BUCKETS:
+        raise ValueError(f"n_shards is {n_shards}; expected 1 to {N_BUCKETS}")
+    edges = [i * N_BUCKETS // n_shards for i in range(n_shards + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def as_keys(hashes: NDArray[np.uint8]) -> NDArray[np.void]:
+    """(n, 20) uint8 as n opaque 20-byte keys that sort and search bytewise, without a copy."""
+    return np.ascontiguousarray(hashes).view(np.dtype((np.void, HASH_BYTES))).reshape(-1)

@@ -1,0 +1,170 @@
+"""What a layer is: a builder of per-segment arrays, a reader of them, and a coordinator's side that prepares questions.
+
+Life of a space (a layer with its spec):
+
+1. job:          `build(documents, entries)` gives the arrays of one segment; `statistics` the sums that the whole corpus needs.
+2. job, later:   `merge(parts)` joins segments without looking at the text again, dropping deleted rows.
+3. shard:        `open(arrays, …)` gives a `Reader` over one segment; `Reader.search` finds, `Reader.score` scores given rows.
+4. coordinator:  `collect(statistics of all segments)` once per generation; `prepare(request, statistics)` once per query.
+
+Raw scores are canonical: for one query and one unit the same bits, whatever segment, shard or batch the unit is in. (BM25 adds
+terms in one order; vector layers find candidates with fast kernels, widen the cut by the kernel's error, and re-score in
+float64.) Spans are byte offsets into the document's rendition. Anything over a few milliseconds checks its budget.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from shards.documents import Documents, Entries
+from shards.plan import SpaceQuery
+from shards.types import Array, Arrays, Budget, Found, Scored
+
+
+class Params(BaseModel):
+    """A layer's dials. Frozen; unknown names are refused. Each layer subclasses it with defaults, units and reasons."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a layer may use of the machine: given, never looked up.
+
+    models: folder where downloaded or distilled models are kept. offline: never ask a hub.
+    """
+
+    models: Path = field(default_factory=lambda: Path.home() / ".cache" / "sondage" / "models")
+    offline: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the caller asked one space: the common text, and this space's own form if given.
+
+    form: e.g. {"pattern": "def \\\\w+", "regex": true} for text, {"glob": "**/*.py"} for names. explicit: the caller named this
+    space (then a form it cannot use is an error, not silence).
+    """
+
+    text: str
+    form: Mapping[str, Any] = field(default_factory=dict)
+    explicit: bool = False
+
+
+class Reader(Protocol):
+    """One space of one segment, opened for one generation: its live rows are fixed.
+
+    n_units: live units (passages, lines, paths) it speaks for.
+    """
+
+    n_units: int
+
+    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget) -> Found:
+        """The k best rows. allowed: (rows,) bool, the scope; None means all live rows. Dead rows never come back.
+
+        Ties at equal score are broken by row (that is, by content hash). Rows without any match are not found.
+        """
+
+    def score(self, query: SpaceQuery, rows: Array, budget: Budget) -> Scored:
+        """Scores of the given rows (int32), equal bit for bit to what `search` gives for them."""
+
+    def scan(self, query: SpaceQuery) -> tuple[Array, Array]:
+        """Layers with `null = "moments"`: canonical scores of all live units, and each unit's row: (u,) float64, (u,) int32.
+
+        For the probes of the null model; no budget.
+        """
+
+
+class Layer(ABC):
+    """One way of looking. An instance is a space: the layer with its parameters.
+
+    version: raised whenever the same input would give other arrays or scores; part of the space's id.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    roles: ClassVar[tuple[Literal["generate", "refine"], ...]] = ("generate", "refine")
+    origin: ClassVar[Literal["source", "derived"]] = "source"
+    granularity: ClassVar[str]  # "path", "line", "passage", …
+    over: ClassVar[Literal["documents", "entries"]] = "documents"  # what a row is
+    null: ClassVar[Literal["moments", "rarity"]]
+    query_format: ClassVar[str]  # one line, for status
+    cost: ClassVar[str]  # one line, for status
+    Params: ClassVar[type[Params]] = Params
+
+    def __init__(self, params: Params, resources: Resources):
+        self.params = params
+        self.resources = resources
+
+    def fingerprint(self) -> str:
+        """What the arrays depend on beside layer, version and parameters (a model's content hash); "" if nothing."""
+        return ""
+
+    @abstractmethod
+    def build(
+        self,
+        documents: Documents,
+        entries: Entries,
+        scope: Array | None = None,
+        known: "Encodings | None" = None,
+        progress: "Progress | None" = None,
+    ) -> Arrays:
+        """The arrays of one segment.
+
+        scope: (rows,) bool, the rows this space is built for; None means all. Other rows get no units, and readers count them
+            as not covered. known: encodings of documents seen before, asked first and told of new ones.
+        """
+
+    @abstractmethod
+    def merge(self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries) -> Arrays:
+        """The arrays of the segment that joins parts, equal to building it from its documents.
+
+        parts: (arrays of a segment, (rows,) int32 new row of each old row or -1 where it is dropped).
+        documents, entries: those of the joined segment.
+        """
+
+    @abstractmethod
+    def statistics(self, arrays: Arrays, documents: Documents, entries: Entries, rows: Array | None = None) -> Arrays:
+        """This segment's contribution to corpus-wide sums, as small named arrays; always with "n_units", (1,) int64.
+
+        rows: only those rows (int32): what a tombstone has to subtract. None: all rows.
+        """
+
+    @abstractmethod
+    def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> Reader:
+        """A reader of one segment. live: (rows,) bool, False where a row is deleted or belongs to another shard."""
+
+    @abstractmethod
+    def collect(self, parts: Sequence[tuple[int, Arrays]]) -> Any:
+        """The corpus's statistics from (sign, statistics) of every segment (+1) and tombstone set (-1). Has `.n_units`."""
+
+    @abstractmethod
+    def prepare(self, request: Request, statistics: Any) -> SpaceQuery | None:
+        """The question for the shards; None where this layer has nothing to ask (no words in the query, not a pattern).
+
+        The `space` field is left "" and filled in by the caller. Raises BadQuery for a form that cannot be understood.
+        """
+
+    def surprise(self, query: SpaceQuery, scores: Array) -> Array:
+        """Rarity layers: surprise (nats, >= 0) of hits with these raw scores, from `query.log_p`; -inf scores give 0."""
+        raise TypeError(f"layer {self.name} has a null model of moments")
+
+
+class Encodings(Protocol):
+    """Encodings kept by content, so that nothing is encoded twice. One instance is bound to one space id."""
+
+    def get(self, hashes: Array) -> dict[bytes, Array]:
+        """Those known, by content hash: e.g. (n_units, dim) float32. hashes: (n, 20) uint8."""
+
+    def put(self, encodings: Mapping[bytes, Array]) -> None:
+        """Remember new ones; durable when it returns."""
+
+
+class Progress(Protocol):
+    """Told how work goes on; may raise Cancelled."""
+
+    def __call__(self, step: str, done: int, total: int) -> None: ...

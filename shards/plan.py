@@ -1,0 +1,258 @@
+"""One query tree for everything that asks: parsers and HTTP only produce it, shards evaluate and simplify it.
+
+A plan has a scope (a predicate over entries) and one prepared query per space. A shard first simplifies the predicate
+against what it holds (`simplify`): a part that no entry can meet becomes `Nothing`, and the search is over before it began.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from shards.errors import BadQuery
+from shards.types import N_CANDIDATES
+
+Scalar = str | int | float | bool | None
+
+OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "exists", "glob")
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """True of each entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """True of no entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    """The entry's path matches a glob: `*` within a segment, `**` across segments, `?`, `[…]`, `{a,b}`.
+
+    A pattern without a slash is matched against the last segment, as in .gitignore and fd.
+    """
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A metadata field against a value. Dotted names walk nested metadata.
+
+    Always-present fields: `path`, `source`, `size_bytes`, `mtime` (seconds), `ext`, `language`. Types must agree: a number
+    compares with numbers only, text with text; otherwise, and where the field is missing, the comparison is false
+    (`!=` included), except that `exists` asks just that.
+    """
+
+    field: str
+    op: str
+    value: Scalar | tuple[Scalar, ...] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    of: "Predicate"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    of: tuple["Predicate", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    of: tuple["Predicate", ...]
+
+
+Predicate = Everything | Nothing | Glob | Compare | Not | And | Or
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceQuery:
+    """One space's question, prepared once by the coordinator with global statistics.
+
+    asked: what the space was really asked, for people. payload: the layer's own picklable value, small (kilobytes).
+    log_p: rarity layers only: natural log of the chance that a random live unit matches.
+    """
+
+    space: str
+    asked: str
+    payload: Any
+    log_p: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a host is asked: the same for every shard.
+
+    n_candidates: documents wanted from each space; n_details: of these, how many of each space come with entries and
+    excerpt at once. budget_s: seconds left when the plan was sent. words: lower-case words that excerpts should show.
+    """
+
+    where: Predicate
+    queries: tuple[SpaceQuery, ...]
+    n_candidates: int = N_CANDIDATES
+    n_details: int = 10
+    budget_s: float = 10.0
+    excerpt_bytes: int = 320
+    words: tuple[str, ...] = ()
+
+
+def simplify(node: Predicate, decide: Callable[[Predicate], bool | None] = lambda _leaf: None) -> Predicate:
+    """The same predicate with constants folded, nested And/Or flattened and duplicates dropped.
+
+    decide: what a shard knows of a leaf: True (every entry meets it), False (none does), None (must be looked at).
+    """
+    match node:
+        case Not(of=inner):
+            inner = simplify(inner, decide)
+            match inner:
+                case Everything():
+                    return Nothing()
+                case Nothing():
+                    return Everything()
+                case Not(of=core):
+                    return core
+            return Not(inner)
+        case And(of=parts) | Or(of=parts):
+            kind = type(node)
+            absorbing, neutral = (Nothing(), Everything()) if kind is And else (Everything(), Nothing())
+            kept: list[Predicate] = []
+            for part in parts:
+                part = simplify(part, decide)
+                if part == absorbing:
+                    return absorbing
+                for piece in part.of if isinstance(part, kind) else (part,):
+                    if piece != neutral and piece not in kept:
+                        kept.append(piece)
+            if not kept:
+                return neutral
+            return kept[0] if len(kept) == 1 else kind(tuple(kept))
+        case Everything() | Nothing():
+            return node
+    known = decide(node)
+    return node if known is None else Everything() if known else Nothing()
+
+
+def fields_of(node: Predicate) -> frozenset[str]:
+    """The metadata fields a predicate reads."""
+    match node:
+        case Compare(field=name):
+            return frozenset([name])
+        case Not(of=inner):
+            return fields_of(inner)
+        case And(of=parts) | Or(of=parts):
+            return frozenset().union(*map(fields_of, parts))
+    return frozenset()
+
+
+@lru_cache(maxsize=1024)
+def glob_regex(pattern: str) -> re.Pattern[str]:
+    """A glob as a compiled regular expression over whole paths (see `Glob`); case counts.
+
+    Raises BadQuery for an unclosed `[` or `{`.
+    """
+    anchored = pattern.lstrip("/")
+    prefix = "" if "/" in pattern else "(?:.*/)?"
+    out, i, braces = [], 0, 0
+    while i < len(anchored):
+        c = anchored[i]
+        if anchored.startswith("**/", i):
+            out.append("(?:.*/)?")
+            i += 3
+            continue
+        if anchored.startswith("**", i):
+            out.append(".*")
+            i += 2
+            continue
+        if c == "*":
+            out.append("[^/]*")
+        elif c == "?":
+            out.append("[^/]")
+        elif c == "[":
+            end = anchored.find("]", i + 2)
+            if end < 0:
+                raise BadQuery(f"Glob {pattern!r} has an unclosed '[' at position {i}. Close it, or write [[] for the character.")
+            body = anchored[i + 1 : end].replace("\\", "\\\\")
+            out.append("[^/" + body[1:] + "]" if body[0] in "!^" else "[" + body + "]")
+            i = end
+        elif c == "{":
+            out.append("(?:")
+            braces += 1
+        elif c == "}" and braces:
+            out.append(")")
+            braces -= 1
+        elif c == "," and braces:
+            out.append("|")
+        else:
+            out.append(re.escape(c))
+        i += 1
+    if braces:
+        raise BadQuery(f"Glob {pattern!r} has an unclosed '{{'. Close it, or write [{{] for the character.")
+    try:
+        return re.compile(prefix + "".join(out), re.DOTALL)
+    except re.error as error:
+        raise BadQuery(f"Glob {pattern!r} is not valid: {error}. Check the character range in [...].") from None
+
+
+def compare(op: str, left: Any, right: Any) -> bool:
+    """One comparison as `Compare` defines it, on plain values."""
+    if op == "exists":
+        return left is not None
+    if left is None:
+        return False
+    if op == "in":
+        return any(compare("==", left, item) for item in right)
+    if op == "glob":
+        return isinstance(left, str) and glob_regex(right).fullmatch(left) is not None
+    if isinstance(left, bool) or isinstance(right, bool):
+        if type(left) is not type(right):
+            return False
+    elif isinstance(left, (int, float)) != isinstance(right, (int, float)) or isinstance(left, str) != isinstance(right, str):
+        return False
+    match op:
+        case "==":
+            return left == right
+        case "!=":
+            return left != right
+        case "<":
+            return left < right
+        case "<=":
+            return left <= right
+        case ">":
+            return left > right
+        case ">=":
+            return left >= right
+    raise BadQuery(f"Unknown operator {op!r}; choose from {', '.join(OPERATORS)}.")
+
+
+def matches(node: Predicate, path: str, fields: Callable[[str], Any]) -> bool:
+    """Whether one entry meets the predicate; `fields` looks a field up (None when missing). The obvious, slow definition."""
+    match node:
+        case Everything():
+            return True
+        case Nothing():
+            return False
+        case Glob(pattern=pattern):
+            return glob_regex(pattern).fullmatch(path) is not None
+        case Compare(field=name, op=op, value=value):
+            return compare(op, fields(name), value)
+        case Not(of=inner):
+            return not matches(inner, path, fields)
+        case And(of=parts):
+            return all(matches(part, path, fields) for part in parts)
+        case Or(of=parts):
+            return any(matches(part, path, fields) for part in parts)
+
+
+def lookup(metadata: Mapping[str, Any], dotted: str) -> Any:
+    """A dotted field of nested metadata; None when a step is missing or not a mapping."""
+    value: Any = metadata
+    for step in dotted.split("."):
+        if not isinstance(value, Mapping) or step not in value:
+            return None
+        value = value[step]
+    return value

@@ -1,0 +1,198 @@
+"""The values that travel between our own processes: frozen, slotted, without behaviour beyond their own arithmetic."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]  # what a layer keeps of one segment: named arrays, mapped from one file
+
+N_CANDIDATES = 100  # documents that each space contributes to a query; EVIDENCE: nDCG is flat from 50 to 200
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A place in a document: UTF-8 byte offsets [start, end) of its rendition."""
+
+    hash: bytes
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One place where a document was found: what filters and result rows see.
+
+    source: name of the corpus's source; path: relative to its root, `/`-separated.
+    hash: content hash of the document. size_bytes, mtime_ns, etag: as listed (etag "" where the source has none).
+    metadata: JSON values only.
+    """
+
+    source: str
+    path: str
+    hash: bytes
+    size_bytes: int
+    mtime_ns: int
+    etag: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Budget:
+    """Time left for one piece of work; checked inside every loop, never relied on from outside.
+
+    A deadline is an instant of this process's monotonic clock; between processes send `remaining_s`.
+    """
+
+    __slots__ = ("deadline",)
+
+    def __init__(self, seconds: float = math.inf):
+        self.deadline = time.monotonic() + seconds
+
+    @property
+    def remaining_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    @property
+    def expired(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, mean and sum of squared deviations of scores: a mergeable sum, in float64.
+
+    Merged by Chan, Golub & LeVeque 1983 (as in EVIDENCE.md step 1); never by raw sums of squares.
+    """
+
+    n: int = 0
+    mean: float = 0.0
+    m2: float = 0.0
+
+    def __add__(self, other: "Moments") -> "Moments":
+        if not other.n:
+            return self
+        if not self.n:
+            return other
+        n = self.n + other.n
+        delta = other.mean - self.mean
+        return Moments(n, self.mean + delta * other.n / n, self.m2 + other.m2 + delta * delta * self.n * other.n / n)
+
+    @classmethod
+    def of(cls, scores: Array) -> "Moments":
+        """The moments of a one-dimensional array of scores."""
+        if not len(scores):
+            return cls()
+        values = scores.astype(np.float64)
+        mean = float(values.mean())
+        return cls(len(values), mean, float(np.square(values - mean).sum()))
+
+    @property
+    def sd(self) -> float:
+        return math.sqrt(max(self.m2, 0.0) / self.n) if self.n else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one reader found in one segment, rows in order of score (descending), then row.
+
+    rows: (m,) int32, documents or entries of the segment (the layer's `over`), each at most once, m <= k
+    scores: (m,) float64, the layer's raw score of the row's best unit, computed in canonical order (the same bits on any
+        shard count)
+    starts, ends: (m,) int64, the best unit's span in the document's rendition, bytes; both 0 for a whole path
+    n_matched: units above the layer's own notion of no match, counted over `allowed` rows (text: matching lines)
+    moments: of the scores of all live units of the segment, whatever the filter; None for rarity layers
+    rows_covered, rows_total: how many of the allowed rows were really looked at
+    """
+
+    rows: Array
+    scores: Array
+    starts: Array
+    ends: Array
+    n_matched: int
+    moments: Moments | None
+    rows_covered: int
+    rows_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A reader's scores for given rows, in their order: the best unit of each.
+
+    scores: (m,) float64, nan where the row was not scored (budget ended) and -inf where the layer says "no match at all"
+        (a word that does not occur, a pattern that does not match); starts, ends as in `Found`.
+    """
+
+    scores: Array
+    starts: Array
+    ends: Array
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStatus:
+    """Coverage of one space on one shard: never let "nothing found" be mistaken for "not looked".
+
+    state: ready | late (budget ended) | failed | missing (shard or host gone) | absent (not built here) | not asked.
+    covered, total: documents (or entries) of the scope looked at, of those there are; reason: why not all, else "".
+    """
+
+    space: str
+    shard: int
+    state: str
+    covered: int
+    total: int
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A piece of a rendition around a span: text from byte `start` to `end`, `line` the 1-based line of `start`."""
+
+    start: int
+    end: int
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What a result row shows of a document beside its scores.
+
+    entries: all live ones, those inside the scope first; excerpts: by span asked, in that order. size_bytes: of the rendition.
+    """
+
+    hash: bytes
+    entries: tuple[Entry, ...]
+    size_bytes: int
+    kind: str
+    excerpts: dict[tuple[int, int], Excerpt]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """One host's answer to one plan: its best documents, each scored by every space of the plan.
+
+    Let n be the number of candidates and s that of the plan's queries, in the plan's order.
+    hashes: (n, 20) uint8, distinct, ascending
+    generated: (n, s) bool, whether the space's own search brought the document among its best `n_candidates`
+    scores: (n, s) float64 raw scores of the document's best unit; -inf where the space says "no match at all", nan where it
+        was not scored. starts, ends: (n, s) int64, that unit's span
+    moments: per space, over all live units of the shards asked; None for rarity layers
+    n_matched: (s,) int64, units matched in the scope
+    status: coverage per space and shard; details: for the best documents of each space only
+    """
+
+    hashes: Array
+    generated: Array
+    scores: Array
+    starts: Array
+    ends: Array
+    moments: tuple[Moments | None, ...]
+    n_matched: Array
+    status: tuple[LayerStatus, ...]
+    details: dict[bytes, Detail] = field(default_factory=dict)
