@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 MAX_QUERY_CHARS = 8_192
 MAX_K = 1_000
@@ -14,6 +14,14 @@ class Edge(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _printable(text: str) -> str:
+    """JSON cannot carry the lone surrogates that stand for a path's invalid UTF-8; such bytes are shown as U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+Printable = Annotated[str, AfterValidator(_printable)]
+
+
 class SearchRequest(Edge):
     """One search over one corpus."""
 
@@ -21,7 +29,7 @@ class SearchRequest(Edge):
     query: Annotated[str, Field(max_length=MAX_QUERY_CHARS, description="what is looked for, as plain text")] = ""
     forms: Annotated[
         dict[str, dict[str, Any]],
-        Field(description='own forms per space, e.g. {"text": {"pattern": "def \\\\w+", "regex": true}, "names": {"glob": "**/*.py"}}'),
+        Field(description='own forms per space: {"text": {"pattern": "def \\\\w+", "regex": true}, "names": {"glob": "**/*.py"}}'),
     ] = {}
     layers: Annotated[Literal["auto"] | list[str], Field(description='"auto", or names of the spaces to ask')] = "auto"
     paths: Annotated[list[str], Field(max_length=100, description="globs; an entry must match one; a leading ! excludes")] = []
@@ -31,7 +39,7 @@ class SearchRequest(Edge):
     ] = None
     k: Annotated[int, Field(ge=1, le=MAX_K, description="hits wanted")] = 10
     budget_ms: Annotated[int, Field(ge=1, le=60_000, description="time for the whole answer")] = 2_000
-    cursor: Annotated[str | None, Field(max_length=512, description="from a previous answer: the next page of the same generation")] = None
+    cursor: Annotated[str | None, Field(max_length=512, description="of a previous answer: its next page, same generation")] = None
     highlight: Annotated[bool, Field(description="mark matches in excerpts with offsets")] = True
     explain: Annotated[bool, Field(description="add z, gates and weights to each signal")] = False
 
@@ -53,8 +61,8 @@ class Signal(Edge):
 class EntryOut(Edge):
     """One place where the hit's document lies."""
 
-    source: str
-    path: str
+    source: Printable
+    path: Printable
     size_bytes: int
     mtime: float
     metadata: dict[str, Any] = {}
@@ -127,3 +135,31 @@ class SearchAnswer(Edge):
     layers: list[LayerInfo]
     coverage: list[Coverage]
     timings_ms: dict[str, float]
+
+
+class DocumentAnswer(Edge):
+    """A piece of a rendition: its bytes [start, end), cut outwards to whole characters, of size_bytes in all."""
+
+    corpus: str
+    generation: int
+    hash: str
+    kind: str = ""
+    start: int
+    end: int
+    size_bytes: int
+    text: str
+    entries: list[EntryOut]
+
+
+class Problem(Edge):
+    """kind: stable, for programs; message: for people, with the remedy; at: the place in the request, if there is one."""
+
+    kind: str
+    message: str
+    at: str | None = None
+
+
+class ProblemAnswer(Edge):
+    """What every error looks like."""
+
+    error: Problem

@@ -8,7 +8,9 @@ import json
 import mmap
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,19 +31,38 @@ def dump(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> bytes:
     return save(ready, metadata=dict(sorted((metadata or {}).items())) or None)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one array lies in its file: bytes [start, end)."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def layout(head: bytes | memoryview, what: str) -> tuple[dict[str, Place], dict[str, str]]:
+    """Places of the arrays, and metadata, of a safetensors file, from its beginning alone; `what` names it in errors."""
+    try:
+        (length,) = struct.unpack_from("<Q", head)
+        header = json.loads(bytes(head[8 : 8 + length]))
+        metadata = header.pop("__metadata__", {})
+        places = {
+            name: Place(np.dtype(_DTYPES[e["dtype"]]), tuple(e["shape"]), *(8 + length + at for at in e["data_offsets"]))
+            for name, e in header.items()
+        }
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{what} is not a readable array file ({error}). Rebuild it from the source.") from error
+    return places, metadata
+
+
 def parse(buffer: bytes | memoryview | mmap.mmap, what: str) -> tuple[Arrays, dict[str, str]]:
     """Arrays (views of `buffer`) and metadata of a safetensors file; `what` names it in errors."""
     view = memoryview(buffer)
+    places, metadata = layout(view, what)
     try:
-        (length,) = struct.unpack_from("<Q", view)
-        header = json.loads(bytes(view[8 : 8 + length]))
-        metadata = header.pop("__metadata__", {})
-        arrays: Arrays = {}
-        for name, entry in header.items():
-            start, end = entry["data_offsets"]
-            body = view[8 + length + start : 8 + length + end]
-            arrays[name] = np.frombuffer(body, dtype=_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+        arrays = {name: np.frombuffer(view[p.start : p.end], p.dtype).reshape(p.shape) for name, p in places.items()}
+    except ValueError as error:
         raise Corrupt(f"{what} is not a readable array file ({error}). Rebuild it from the source.") from error
     return arrays, metadata
 

@@ -2,9 +2,16 @@
 
 
 class SondageError(Exception):
-    """Base of every error that is the caller's to read; `status` is its HTTP code."""
+    """Base of every error that is the caller's to read.
+
+    status: its HTTP code. at: the place in the request that is wrong (`where.or[2].size_bytes`), if it is about one.
+    """
 
     status = 500
+
+    def __init__(self, message: str = "", *, at: str | None = None):
+        super().__init__(message)
+        self.at = at
 
 
 class BadQuery(SondageError):

@@ -38,3 +38,31 @@ def shard_ranges(n_shards: int) -> list[tuple[int, int]]:
 def as_keys(hashes: NDArray[np.uint8]) -> NDArray[np.void]:
     """(n, 20) uint8 as n opaque 20-byte keys that sort and search bytewise, without a copy."""
     return np.ascontiguousarray(hashes).view(np.dtype((np.void, HASH_BYTES))).reshape(-1)
+
+
+def prefixes(hashes: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """The first 8 bytes of each hash as a big-endian number, so that numeric order is hash order: (n,) uint64."""
+    return np.ascontiguousarray(hashes[:, :8]).view(">u8").reshape(-1).astype(np.uint64)
+
+
+def find_rows(
+    hashes: NDArray[np.uint8], wanted: NDArray[np.uint8], have: NDArray[np.uint64] | None = None
+) -> NDArray[np.int64]:
+    """Where each wanted hash stands among sorted hashes, or -1. hashes: (n, 20) ascending; wanted: (m, 20). Returns (m,) int64.
+
+    have: `prefixes(hashes)`, when the caller keeps it.
+    """
+    rows = np.full(len(wanted), -1, np.int64)
+    if not len(hashes) or not len(wanted):
+        return rows
+    have, want = prefixes(hashes) if have is None else have, prefixes(wanted)
+    at = np.searchsorted(have, want)
+    open_ = np.arange(len(wanted))
+    while len(open_):  # more than one round only for hashes that share their first 8 bytes
+        open_ = open_[at[open_] < len(have)]
+        open_ = open_[have[at[open_]] == want[open_]]
+        same = (hashes[at[open_]] == wanted[open_]).all(axis=1)
+        rows[open_[same]] = at[open_[same]]
+        open_ = open_[~same]
+        at[open_] += 1
+    return rows

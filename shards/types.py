@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,20 @@ class Moments:
     @property
     def sd(self) -> float:
         return math.sqrt(max(self.m2, 0.0) / self.n) if self.n else 0.0
+
+
+def merge_moments(parts: Iterable[Moments | None]) -> Moments | None:
+    """All parts' moments as one; the same bits for any order of the parts, and None if none has any.
+
+    Sums are exactly rounded (Shewchuk's `math.fsum`), because Chan's pairwise update depends on the order of arrival.
+    """
+    filled = [part for part in parts if part is not None and part.n]
+    if not filled:
+        return None
+    n = sum(part.n for part in filled)
+    mean = math.fsum(part.n * part.mean for part in filled) / n
+    m2 = math.fsum(part.m2 for part in filled) + math.fsum(part.n * (part.mean - mean) ** 2 for part in filled)
+    return Moments(n, mean, m2)
 
 
 @dataclass(frozen=True, slots=True)

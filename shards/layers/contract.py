@@ -149,6 +149,10 @@ class Layer(ABC):
         The `space` field is left "" and filled in by the caller. Raises BadQuery for a form that cannot be understood.
         """
 
+    def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
+        """Patterns that mark a hit of this space in an excerpt: (text, is a regular expression, ignore case)."""
+        return ()
+
     def surprise(self, query: SpaceQuery, scores: Array) -> Array:
         """Rarity layers: surprise (nats, >= 0) of hits with these raw scores, from `query.log_p`; -inf scores give 0."""
         raise TypeError(f"layer {self.name} has a null model of moments")

@@ -1,0 +1,89 @@
+"""The one file that applies `ray.remote`: plain classes become actors here, and nowhere else."""
+
+import hashlib
+from typing import Any
+
+import ray
+from ray.actor import ActorClass, ActorHandle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cluster.host import Host
+from cluster.settings import HostSettings
+
+PREFIX = "host-"
+CONTROL = "control"  # concurrency group of pings: answered within milliseconds however many searches run
+# Calls that may run at once, from all coordinators together: 2 searches, 2 details and the odd document from each of a few.
+# The search threads are bounded by HostSettings.threads; waiting for a file to download costs a thread but no core.
+MAX_CONCURRENCY = 16
+
+
+def remote_host(cls: type) -> ActorClass:
+    """A host class as an actor that always comes back.
+
+    Memory is declared when it is started and cores are shared with the encoders, hence 0.01 CPU (with 0 Ray may ignore the
+    node affinity). Lost calls are never repeated: their time is over, and the coordinator has answered without them.
+    """
+    return ray.remote(
+        num_cpus=0.01, max_restarts=-1, max_task_retries=0, max_concurrency=MAX_CONCURRENCY, concurrency_groups={CONTROL: 1}
+    )(cls)
+
+
+HostActor = remote_host(Host)
+
+
+def remote_worker(cls: type, **options: Any) -> ActorClass:
+    """A worker class of an indexing pool as an actor: restarted when killed, its calls repeated, so they must be idempotent."""
+    return ray.remote(**{"num_cpus": 1, "max_restarts": -1, "max_task_retries": 3, **options})(cls)
+
+
+def settings_digest(settings: HostSettings) -> str:
+    """Names what a host process runs with: its settings, and the code of the job that started it (Ray names a working directory
+    by the hash of its content).
+    """
+    code = ray.get_runtime_context().runtime_env.get("working_dir") or ""
+    return hashlib.blake2b(f"{settings.model_dump_json()}\0{code}".encode(), digest_size=4).hexdigest()
+
+
+def host_name(node: str, settings: HostSettings) -> str:
+    """The actor's name. The digest is part of it so that a coordinator never talks to a host of another store or older code."""
+    return f"{PREFIX}{node}-{settings_digest(settings)}"
+
+
+def start_host(node: str, settings: HostSettings, namespace: str, actor: ActorClass = HostActor) -> ActorHandle:
+    """Gets or creates the host of a node; returns before its process runs. Blocks for one round trip to Ray's GCS.
+
+    It is detached, so it outlives the coordinator that started it. The affinity is hard: killed, it comes back on the same node
+    (measured: after 1 s); with the node gone it ends (ActorUnschedulableError), where a soft one would become that host's double
+    on another node.
+    """
+    return actor.options(
+        name=host_name(node, settings),
+        namespace=namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        memory=settings.memory_bytes,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+    ).remote(
+        store_url=settings.store_url,
+        store_options=settings.store_options,
+        cache_dir=str(settings.cache_dir),
+        cache_bytes=settings.cache_bytes,
+        threads=settings.threads,
+        models_dir=str(settings.models_dir) if settings.models_dir else None,
+    )
+
+
+def stop_hosts(namespace: str, keep: HostSettings | None = None) -> list[str]:
+    """Ends the hosts of a deployment, except those with the settings `keep`. Returns the names of those that were told to end."""
+    kept = f"-{settings_digest(keep)}" if keep else None
+    stopped = []
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        name = actor["name"]
+        if actor["namespace"] != namespace or not name.startswith(PREFIX) or (kept and name.endswith(kept)):
+            continue
+        try:
+            ray.kill(ray.get_actor(name, namespace=namespace))
+        except ValueError:  # it ended meanwhile
+            continue
+        stopped.append(name)
+    return stopped

@@ -1,0 +1,228 @@
+"""One node's shards: a plain class that opens what a request names, searches it and keeps nothing that the store has not.
+
+Every request carries (corpus, generation, shards). There is no assignment to lose: a host that was killed answers the next
+request by opening the shards again, and two generations may be served at once while coordinators move over.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from shards.cache import FileCache
+from shards.candidates import leaders, merge, nothing
+from shards.errors import NotFound, SondageError
+from shards.generation import Generation
+from shards.layers.contract import Resources
+from shards.plan import Everything, Plan, Predicate
+from shards.segment import Segment
+from shards.shard import Shard
+from shards.store import open_store
+from shards.types import Budget, Candidates, Detail, LayerStatus
+
+logger = logging.getLogger(__name__)
+
+GENERATIONS_KEPT = 2  # per corpus: g and g - 1, so that queries begun on the old one end on it
+
+
+@dataclass(frozen=True, slots=True)
+class HostRequest:
+    """One query for some of a host's shards."""
+
+    corpus: str
+    generation: int
+    shards: tuple[int, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class DetailsRequest:
+    """What result rows need of documents: content hash -> spans to show."""
+
+    corpus: str
+    generation: int
+    shards: tuple[int, ...]
+    spans: dict[bytes, tuple[tuple[int, int], ...]]
+    words: tuple[str, ...] = ()
+    excerpt_bytes: int = 320
+    where: Predicate = field(default_factory=Everything)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentText:
+    """A piece of a rendition: bytes [start, end) as text, of size_bytes in all; its entries and the kind of content."""
+
+    start: int
+    end: int
+    size_bytes: int
+    text: str
+    detail: Detail
+
+
+class Host:
+    """Shards of any corpora below one store, opened on demand. Safe for many threads.
+
+    threads: searches that run at once; the compiled loops release the interpreter's lock.
+    """
+
+    def __init__(
+        self,
+        store_url: str,
+        store_options: dict[str, Any] | None = None,
+        cache_dir: str = "~/.cache/sondage/files",
+        cache_bytes: int = 20 << 30,
+        threads: int = 2,
+        models_dir: str | None = None,
+    ):
+        self.store = open_store(store_url, **(store_options or {}))
+        self.cache = FileCache(Path(cache_dir).expanduser(), cache_bytes)
+        self.resources = Resources(models=Path(models_dir)) if models_dir else Resources()
+        self._generations: OrderedDict[tuple[str, int], Generation] = OrderedDict()
+        self._shards: dict[tuple[str, int, int], Shard] = {}
+        self._segments: dict[str, dict[str, Segment]] = {}
+        self._opening: dict[tuple[str, int, int], threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
+        self._started = time.time()
+        self._searches = 0
+
+    # --- opening -----------------------------------------------------------------------------------------------------------
+
+    def _generation(self, corpus: str, number: int) -> Generation:
+        key = (corpus, number)
+        with self._lock:
+            if key in self._generations:
+                self._generations.move_to_end(key)
+                return self._generations[key]
+            segments = self._segments.setdefault(corpus, {})
+        opened = Generation.open(self.store, self.cache, corpus, number, self.resources, segments)
+        with self._lock:
+            opened = self._generations.setdefault(key, opened)
+            self._retire(corpus)
+            return opened
+
+    def _retire(self, corpus: str) -> None:
+        """Forget all but the newest generations of a corpus, and the segments that only they used."""
+        numbers = sorted(n for c, n in self._generations if c == corpus)
+        for number in numbers[:-GENERATIONS_KEPT]:
+            del self._generations[corpus, number]
+            for key in [k for k in self._shards if k[:2] == (corpus, number)]:
+                del self._shards[key]
+                self._opening.pop(key, None)
+        if len(numbers) > GENERATIONS_KEPT:
+            kept = [self._generations[corpus, n] for n in numbers[-GENERATIONS_KEPT:]]
+            used = {ref.id for generation in kept for page in generation.pages for ref in page.segments}
+            for unused in set(self._segments[corpus]) - used:
+                del self._segments[corpus][unused]
+
+    def shard(self, corpus: str, generation: int, number: int) -> Shard:
+        """An opened shard, opening it now if needed; concurrent callers wait for one opening."""
+        key = (corpus, generation, number)
+        if (shard := self._shards.get(key)) is not None:
+            return shard
+        opened = self._generation(corpus, generation)
+        with self._lock:
+            lock = self._opening.setdefault(key, threading.Lock())
+        with lock:
+            if (shard := self._shards.get(key)) is None:
+                begun = time.monotonic()
+                shard = opened.shard(number)
+                with self._lock:
+                    self._shards[key] = shard
+                logger.info(
+                    "corpus=%s generation=%d shard=%d event=opened docs=%d seconds=%.3f",
+                    corpus, generation, number, shard.n_docs, time.monotonic() - begun,
+                )  # fmt: skip
+            return shard
+
+    def warm(self, corpus: str, generation: int, shards: Sequence[int]) -> dict[str, Any]:
+        """Open shards before queries need them. Returns documents per shard."""
+        return {"docs": {number: self.shard(corpus, generation, number).n_docs for number in shards}}
+
+    # --- asking ------------------------------------------------------------------------------------------------------------
+
+    def search(self, requests: Sequence[HostRequest]) -> list[Candidates]:
+        """Answers to a batch of queries, in order; a request that fails as a whole answers with its failure as coverage."""
+        budgets = [Budget(request.plan.budget_s) for request in requests]
+        if len(requests) == 1:
+            return [self._search(requests[0], budgets[0])]
+        return list(self._pool.map(self._search, requests, budgets))
+
+    def _search(self, request: HostRequest, budget: Budget) -> Candidates:
+        self._searches += 1
+        plan, parts = request.plan, []
+        for number in request.shards:
+            try:
+                shard = self.shard(request.corpus, request.generation, number)
+            except (SondageError, OSError) as error:
+                logger.warning("corpus=%s shard=%d event=open_failed reason=%s", request.corpus, number, error)
+                parts.append(unsearched(plan, [number], "failed", str(error)))
+                continue
+            if budget.expired:
+                parts.append(unsearched(plan, [number], "late", "the time budget ended before this shard", shard.n_docs))
+                continue
+            parts.append(shard.search(plan, budget))
+        found = merge(parts, plan.n_candidates)
+        details: dict[bytes, Detail] = {}
+        for row in leaders(found, plan.n_details):
+            document = found.hashes[row].tobytes()
+            matched = found.scores[row] > float("-inf")
+            spans = list(zip(found.starts[row][matched].tolist(), found.ends[row][matched].tolist(), strict=True))
+            detail = self._detail(request, document, spans, plan.words, plan.excerpt_bytes, plan.where)
+            if detail is not None:
+                details[document] = detail
+        return replace(found, details=details)
+
+    def _detail(self, request: Any, document: bytes, spans: Any, words: Any, size: int, where: Predicate) -> Detail | None:
+        number = self._generation(request.corpus, request.generation).shard_of(document)
+        return self.shard(request.corpus, request.generation, number).detail(document, spans, words, size, where)
+
+    def details(self, requests: Sequence[DetailsRequest]) -> list[dict[bytes, Detail]]:
+        """Entries and excerpts of documents, per request; documents that are not here are left out."""
+        answers = []
+        for request in requests:
+            found = {}
+            for document, spans in request.spans.items():
+                detail = self._detail(request, document, spans, request.words, request.excerpt_bytes, request.where)
+                if detail is not None:
+                    found[document] = detail
+            answers.append(found)
+        return answers
+
+    def document(self, corpus: str, generation: int, document: bytes, start: int = 0, end: int | None = None) -> DocumentText:
+        """A span of a rendition, cut outwards to whole characters. Raises NotFound."""
+        number = self._generation(corpus, generation).shard_of(document)
+        shard = self.shard(corpus, generation, number)
+        place = shard.find(document)
+        if place is None:
+            raise NotFound(f"No document {document.hex()} in generation {generation} of corpus {corpus!r}.")
+        view, row = place
+        text = view.segment.documents.content(row)
+        low, high = max(0, min(start, len(text))), len(text) if end is None else max(0, min(end, len(text)))
+        while 0 < low < len(text) and text[low] & 0xC0 == 0x80:
+            low -= 1
+        while high < len(text) and text[high] & 0xC0 == 0x80:
+            high += 1
+        detail = shard.detail(document, (), (), 0, Everything())
+        return DocumentText(low, high, len(text), bytes(text[low:high]).decode("utf-8", "replace"), detail)
+
+    def status(self) -> dict[str, Any]:
+        """What this process holds."""
+        with self._lock:
+            opened = [
+                {"corpus": c, "generation": g, "shard": n, "docs": s.n_docs, "entries": s.n_entries}
+                for (c, g, n), s in sorted(self._shards.items())
+            ]
+        return {"pid": os.getpid(), "started": self._started, "searches": self._searches, "shards": opened}
+
+
+def unsearched(plan: Plan, shards: Sequence[int], state: str, reason: str, total: int = 0) -> Candidates:
+    """The honest answer for shards that were not looked at: no documents, and coverage that says so for every space."""
+    status = [LayerStatus(query.space, number, state, 0, total, reason) for query in plan.queries for number in shards]
+    return nothing(len(plan.queries), status)

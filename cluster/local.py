@@ -1,0 +1,110 @@
+"""The same interface without Ray: one host in this process, its searches in threads."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from cluster.batching import Overloaded, without_return
+from cluster.host import DetailsRequest, DocumentText, Host, HostRequest, unsearched
+from cluster.protocol import EVERYWHERE, Spans
+from shards.errors import StoreError
+from shards.plan import Plan, Predicate
+from shards.types import Candidates, Detail
+
+Result = TypeVar("Result")
+
+
+class LocalSearcher:
+    """`Searcher` over one in-process host.
+
+    threads: calls that run at once; more wait. queue: how many may wait before callers are refused (429).
+    """
+
+    def __init__(self, host: Host, threads: int = 2, queue: int = 256):
+        self._host, self._threads, self._max_queue = host, threads, queue
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="local")
+        self._under_way = 0  # calls that run or wait for a thread
+        self._free = asyncio.Semaphore(threads)
+
+    async def search(self, corpus: str, generation: int, n_shards: int, plan: Plan) -> list[Candidates]:
+        shards = tuple(range(n_shards))
+
+        def work(remaining_s: float) -> list[Candidates]:
+            return self._host.search([HostRequest(corpus, generation, shards, replace(plan, budget_s=without_return(remaining_s)))])
+
+        try:
+            return await self._run(work, plan.budget_s)
+        except TimeoutError:
+            return [unsearched(plan, shards, "late", f"this process: no answer within {plan.budget_s:.3g} s")]
+
+    async def details(
+        self,
+        corpus: str,
+        generation: int,
+        n_shards: int,
+        spans: Spans,
+        words: tuple[str, ...] = (),
+        excerpt_bytes: int = 320,
+        where: Predicate = EVERYWHERE,
+        budget_s: float = 10.0,
+    ) -> dict[bytes, Detail]:
+        request = DetailsRequest(corpus, generation, tuple(range(n_shards)), dict(spans), words, excerpt_bytes, where)
+        try:
+            return (await self._run(lambda _s: self._host.details([request]), budget_s))[0]
+        except TimeoutError:
+            return {}
+
+    async def document(
+        self,
+        corpus: str,
+        generation: int,
+        n_shards: int,
+        document: bytes,
+        start: int = 0,
+        end: int | None = None,
+        budget_s: float = 10.0,
+    ) -> DocumentText:
+        try:
+            return await self._run(lambda _s: self._host.document(corpus, generation, document, start, end), budget_s)
+        except TimeoutError:
+            raise StoreError(
+                f"Document {document.hex()} of corpus {corpus!r} could not be read within {budget_s:.3g} s. Allow it more time."
+            ) from None
+
+    async def warm(self, corpus: str, generation: int, n_shards: int) -> dict[int, int]:
+        return (await self._run(lambda _s: self._host.warm(corpus, generation, range(n_shards)), None))["docs"]
+
+    async def status(self) -> dict[str, Any]:
+        return {"hosts": [{"node": "local", "state": "ready", "reason": "", **self._host.status()}]}
+
+    def close(self) -> None:
+        """Waits for the threads."""
+        self._pool.shutdown()
+
+    async def _run(self, work: Callable[[float], Result], budget_s: float | None) -> Result:
+        """Work in a thread, told how many seconds are left when it gets one. Raises TimeoutError, Overloaded, or what it raised.
+
+        A caller who gives up leaves the thread running, so its place is free only when the work has ended.
+        """
+        if self._under_way >= self._threads + self._max_queue:
+            raise Overloaded(f"{self._max_queue} calls are waiting for this process, the limit. Try again in a moment.")
+        loop = asyncio.get_running_loop()
+        self._under_way += 1
+        begun = loop.time()
+        try:
+            async with asyncio.timeout(budget_s):
+                await self._free.acquire()
+                remaining_s = math.inf if budget_s is None else budget_s - (loop.time() - begun)
+                future = loop.run_in_executor(self._pool, work, remaining_s)
+                future.add_done_callback(self._done)
+                return await asyncio.shield(future)
+        finally:
+            self._under_way -= 1
+
+    def _done(self, future: "asyncio.Future[Any]") -> None:
+        self._free.release()
+        if not future.cancelled():
+            future.exception()  # looked at, in case nobody waits any more

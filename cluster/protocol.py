@@ -1,0 +1,55 @@
+"""Who answers a plan: one interface for this process (cluster/local.py), a Ray cluster (cluster/searcher.py) and a test's fake.
+
+Every method names the generation it wants and the number of shards that generation has; nothing depends on what was asked before.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from cluster.host import DocumentText
+from shards.plan import Everything, Plan, Predicate
+from shards.types import Candidates, Detail
+
+Spans = Mapping[bytes, tuple[tuple[int, int], ...]]  # content hash -> the spans to show, UTF-8 bytes of the rendition
+EVERYWHERE: Predicate = Everything()
+
+
+class Searcher(Protocol):
+    """Answers plans over all shards of a generation, within the caller's time."""
+
+    async def search(self, corpus: str, generation: int, n_shards: int, plan: Plan) -> list[Candidates]:
+        """One answer per host. Their coverage names each space of the plan on each of the `n_shards` shards exactly once, so a
+        shard that could not be asked is there too: state "late", "missing" or "failed", and why. Returns within
+        `plan.budget_s`. Raises only Overloaded, before any work was done.
+        """
+
+    async def details(
+        self,
+        corpus: str,
+        generation: int,
+        n_shards: int,
+        spans: Spans,
+        words: tuple[str, ...] = (),
+        excerpt_bytes: int = 320,
+        where: Predicate = EVERYWHERE,
+        budget_s: float = 10.0,
+    ) -> dict[bytes, Detail]:
+        """Entries and excerpts by content hash; what could not be had in time is left out. Raises only Overloaded."""
+
+    async def document(
+        self,
+        corpus: str,
+        generation: int,
+        n_shards: int,
+        document: bytes,
+        start: int = 0,
+        end: int | None = None,
+        budget_s: float = 10.0,
+    ) -> DocumentText:
+        """A span of a rendition by its content hash. Raises NotFound, or StoreError when no host could read it in time."""
+
+    async def warm(self, corpus: str, generation: int, n_shards: int) -> dict[int, int]:
+        """Opens the shards before queries need them. Returns documents per shard, of those shards that could be opened."""
+
+    async def status(self) -> dict[str, Any]:
+        """The hosts: {"hosts": [{"node", "state", "reason", ...what Host.status says}]}."""

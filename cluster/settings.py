@@ -1,0 +1,40 @@
+"""What the cluster lets one set. jobs/settings.py fills it in; nothing below reads files or the environment."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class HostSettings(BaseModel):
+    """What every host process is started with. A running host with other settings is replaced."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store_url: str
+    store_options: dict[str, Any] = {}
+    cache_dir: Path  # on each node; hosts of one machine may share it
+    cache_bytes: Annotated[int, Field(ge=0)] = 20 * 2**30
+    models_dir: Path | None = None  # on each node; None: ~/.cache/sondage/models
+    threads: Annotated[int, Field(ge=1)] = 2  # that one call may use
+    memory_bytes: Annotated[int, Field(ge=0)] = 2**30  # declared to Ray: heap, not the mapped files, which the kernel may drop
+
+
+class ClusterSettings(BaseModel):
+    """How hosts are found, watched and asked. Times in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespace: str = "sondage"  # Ray namespace of the host actors: one per deployment
+    max_hosts: Annotated[int, Field(ge=1)] = 32  # a query costs one call (1 ms of CPU) per host; RAY.md section 2
+    replicas: Annotated[int, Field(ge=1)] = 1  # hosts that serve each shard; the next one is asked while the first is away
+    discovery_s: Annotated[float, Field(gt=0)] = 1.0  # how often nodes are listed
+    heartbeat_s: Annotated[float, Field(gt=0)] = 1.0  # how often a healthy host is pinged
+    probe_s: Annotated[float, Field(gt=0)] = 0.2  # how often one that is not is
+    ping_timeout_s: Annotated[float, Field(gt=0)] = 1.0  # an idle host answers within 3 ms, on a busy machine within 20
+    frozen_pings: Annotated[int, Field(ge=1)] = 5  # unanswered pings in a row after which a host is killed: 6 s
+    start_timeout_s: Annotated[float, Field(gt=0)] = 60.0  # for a process to start (2 s with torch on a quiet machine); after
+    # that it is killed and started again, and the other hosts take its shards
+    in_flight: Annotated[int, Field(ge=1)] = 2  # calls per host at a time: one computes while the other travels
+    batch: Annotated[int, Field(ge=1)] = 32  # queries that ride in one call
+    queue: Annotated[int, Field(ge=1)] = 256  # queries that may wait per host; beyond that the caller gets 429

@@ -1,0 +1,278 @@
+"""The `sondage` command. Exit codes are grep's: 0 found, 1 nothing found, 2 error (said on stderr).
+
+Only typer is imported at once: everything else when a command needs it, so that help and completion take no time.
+"""
+
+import json
+import sys
+import traceback
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from shards.errors import BadQuery, SondageError
+
+if TYPE_CHECKING:
+    from jobs.settings import Settings
+    from serve.schema import DocumentAnswer, SearchAnswer, SearchRequest
+
+app = typer.Typer(
+    name="sondage",
+    help="Search any corpus in many layers at once. Every hit says where it is, which layers found it, and how surprising that is.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+DELEGATED = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+
+class Color(StrEnum):
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+class Asked(Protocol):
+    """Who answers: a `sondage.Client` of a server, or a `sondage.Engine` in this process."""
+
+    def search(self, query: "SearchRequest") -> "SearchAnswer": ...
+    def status(self) -> dict[str, Any]: ...
+    def document(self, hash: str, corpus: str, start: int | None, end: int | None) -> "DocumentAnswer": ...
+    def close(self) -> None: ...
+
+
+Corpus = Annotated[str | None, typer.Option("--corpus", "-c", help="Corpus; may be left out where there is one.")]
+Url = Annotated[str | None, typer.Option("--url", help="Server to ask (SONDAGE_URL).")]
+Store = Annotated[str | None, typer.Option("--store", help="Search this store in this process, without a server (SONDAGE_STORE).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Colors = Annotated[Color, typer.Option("--color", help="Colours and marks.")]
+
+
+@app.command()
+def search(
+    query: Annotated[str, typer.Argument(help="What is looked for, as plain text.")] = "",
+    corpus: Corpus = None,
+    url: Url = None,
+    store: Store = None,
+    layer: Annotated[list[str] | None, typer.Option("--layer", "-l", help="Ask only this layer; repeatable.")] = None,
+    path: Annotated[list[str] | None, typer.Option("--path", "-p", help="Glob that paths must match, !GLOB: must not.")] = None,
+    where: Annotated[str | None, typer.Option("--where", help='Metadata filter, e.g. {"size_bytes": {"<": 10000}}.')] = None,
+    k: Annotated[int, typer.Option("-k", help="Hits wanted.")] = 10,
+    budget_ms: Annotated[int, typer.Option("--budget-ms", help="Time for the whole answer.")] = 2_000,
+    regex: Annotated[str | None, typer.Option("--regex", "-e", help="Regular expression (RE2) that lines must match.")] = None,
+    glob: Annotated[str | None, typer.Option("--glob", "-g", help="Glob to look paths up by.")] = None,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="The next page, as the last one said.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what each layer was asked, weighed and took.")] = False,
+    as_json: AsJson = False,
+    color: Colors = Color.auto,
+) -> None:
+    """Search a corpus. With a server (--url), or in this process (--store)."""
+    asked = ask(url, store)
+    try:
+        state: dict[str, Any] = {}
+        if corpus is None or regex is not None or glob is not None or not as_json:
+            state = asked.status()
+        corpus = corpus or only_corpus(state)
+        request = request_of(
+            corpus=corpus,
+            query=query,
+            forms=forms(state.get("corpora", {}).get(corpus, {}), regex, glob),
+            layers=layer or "auto",
+            paths=path or [],
+            where=decoded(where),
+            k=k,
+            budget_ms=budget_ms,
+            cursor=cursor,
+            explain=explain,
+        )
+        found = asked.search(request)
+    finally:
+        asked.close()
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        from jobs import render
+
+        sources = state.get("corpora", {}).get(corpus, {}).get("sources", {})
+        render.answer(render.console(color.value), found, render.Places({n: s["url"] for n, s in sources.items()}), explain)
+    raise typer.Exit(0 if found.hits else 1)
+
+
+@app.command()
+def status(url: Url = None, store: Store = None, as_json: AsJson = False, color: Colors = Color.auto) -> None:
+    """Show corpora, their layers, and hosts."""
+    asked = ask(url, store)
+    try:
+        state = asked.status()
+    finally:
+        asked.close()
+    if as_json:
+        print_json(state)
+    else:
+        from jobs import render
+
+        render.status(render.console(color.value), state)
+
+
+@app.command()
+def document(
+    hash: Annotated[str, typer.Argument(help="Content hash of a hit, 40 hex digits.")],
+    corpus: Corpus = None,
+    url: Url = None,
+    store: Store = None,
+    start: Annotated[int | None, typer.Option(help="First byte.")] = None,
+    end: Annotated[int | None, typer.Option(help="Byte after the last.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a document's text by its content hash, or a piece of it."""
+    asked = ask(url, store)
+    try:
+        found = asked.document(hash, corpus or only_corpus(asked.status()), start, end)
+    finally:
+        asked.close()
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        sys.stdout.write(found.text)
+
+
+@app.command(context_settings=DELEGATED, add_help_option=False)
+def index(context: typer.Context) -> None:
+    """Build or update a corpus. Options: sondage index --help."""
+    from jobs.index import run_index
+
+    raise typer.Exit(run_index(context.args))
+
+
+@app.command(context_settings=DELEGATED, add_help_option=False)
+def deploy(context: typer.Context) -> None:
+    """Put the coordinator on a running Ray cluster. Options: sondage deploy --help."""
+    from jobs.deploy import run_deploy
+
+    raise typer.Exit(run_deploy(context.args))
+
+
+@app.command()
+def serve(
+    store: Annotated[str | None, typer.Option(help="Index to serve (SONDAGE_STORE).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (SONDAGE_HOST, 127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port, 0 for any (SONDAGE_PORT, 8765).")] = None,
+    api_key_file: Annotated[str | None, typer.Option(help="API keys, one a line (SONDAGE_API_KEYS).")] = None,
+) -> None:
+    """Serve a store from this process, without Ray."""
+    import socket
+    from pathlib import Path
+
+    import uvicorn
+
+    from jobs.settings import Settings, read_keys
+    from serve.http import create_app
+    from serve.local import local_coordinator
+
+    keys = read_keys(Path(api_key_file)) if api_key_file else None
+    settings = Settings.load(store=store, host=host, port=port, api_keys=keys)
+    front = settings.front_settings()
+    application = create_app(local_coordinator(settings.host_settings(), front.poll_s), front.keys)
+    try:
+        family = socket.AF_INET6 if ":" in front.host else socket.AF_INET
+        listener = socket.create_server((front.host, front.port), family=family)
+    except OSError as error:
+        raise BadAddress(f"Cannot listen on {front.host} port {front.port}: {error.strerror}. Give another with --port.") from None
+    with listener:
+        url = front.model_copy(update={"port": listener.getsockname()[1]}).url
+        print(f"Serving {settings.store_url()} at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        uvicorn.Server(uvicorn.Config(application, log_level="warning")).run(sockets=[listener])
+
+
+class BadAddress(SondageError):
+    """The address cannot be listened on."""
+
+
+def ask(url: str | None, store: str | None) -> Asked:
+    """Whoever answers: the server or store named on the command line, else that of the environment, else this machine's server."""
+    from jobs.settings import Settings
+
+    if url and store:
+        raise BadQuery("Both --url and --store are given. Name the server or the store, not both.")
+    settings = Settings.load(url=url, store=store)
+    if store or (settings.store and not settings.url):
+        return _engine(settings)
+    import sondage
+
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    return sondage.connect(settings.url or f"http://127.0.0.1:{settings.port}", key)
+
+
+def _engine(settings: "Settings") -> Asked:
+    import sondage
+
+    return sondage.Engine(settings.store_url(), settings.store_options(), settings.cache, settings.cache_bytes, settings.threads)
+
+
+def only_corpus(state: dict[str, Any]) -> str:
+    """The corpus that is meant when none is named. Raises BadQuery unless there is exactly one."""
+    from jobs.settings import Settings
+
+    known = sorted(state.get("corpora", {}))
+    if named := Settings.load().corpus:
+        return named
+    if len(known) == 1:
+        return known[0]
+    if known:
+        raise BadQuery(f"There are several corpora: {', '.join(known)}. Name one with --corpus.")
+    raise BadQuery(f"There is no corpus in {state.get('store', 'the store')} yet. Build one with `sondage index`.")
+
+
+def forms(corpus: dict[str, Any], regex: str | None, glob: str | None) -> dict[str, dict[str, Any]]:
+    """The own forms of the spaces that take them, under the names that these spaces have in the corpus."""
+    spaces = {layer["layer"]: layer["name"] for layer in reversed(corpus.get("layers", []))}
+    stated: dict[str, dict[str, Any]] = {}
+    if regex is not None:
+        stated[spaces.get("text", "text")] = {"pattern": regex, "regex": True}
+    if glob is not None:
+        stated[spaces.get("names", "names")] = {"glob": glob}
+    return stated
+
+
+def request_of(**fields: Any) -> "SearchRequest":
+    """A request from the command line. Raises InvalidRequest."""
+    import sondage
+
+    return sondage.as_request(fields.pop("query"), fields.pop("corpus"), fields)
+
+
+def decoded(where: str | None) -> Any:
+    """--where as values. Raises BadQuery with the place."""
+    if where is None:
+        return None
+    try:
+        return json.loads(where)
+    except ValueError as error:
+        raise BadQuery(f"--where is not JSON: {error}. Quote it for the shell: --where '{{\"language\": \"python\"}}'.") from None
+
+
+def print_json(value: Any) -> None:
+    """JSON on stdout: indented for people, one line for programs."""
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=not sys.stdout.isatty()))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The entry point: errors of ours as one message on stderr."""
+    try:
+        app(arguments)
+    except SondageError as error:
+        print(f"sondage: {error}", file=sys.stderr)
+        return 2
+    except SystemExit as end:  # how typer ends, also after it has explained a wrong option
+        return end.code if isinstance(end.code, int) else 2
+    except Exception:  # not 1, which would say that nothing was found
+        traceback.print_exc()
+        print("sondage: this should not have happened; please report the lines above.", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

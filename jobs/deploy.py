@@ -1,0 +1,159 @@
+"""Put the coordinator on a running Ray cluster: `ray job submit --working-dir . -- python jobs/deploy.py …`, or `sondage deploy …`.
+
+The application outlives this command. Running it again replaces the application, without a moment in which nothing answers.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+if not __package__:  # run as a file: the project's root is where the packages are
+    sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
+
+from jobs.settings import Settings, read_keys
+from serve.settings import APP_NAME, ServiceSettings, is_loopback
+from shards.errors import BadSpec, SondageError
+
+START_TIMEOUT_S = 120.0  # a replica starts in 5 s, models and a large index on S3 take longer
+
+
+class NotDeployed(SondageError):
+    """The application did not come up, or there is no cluster to put it on."""
+
+    status = 503
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(
+        prog="sondage deploy",
+        description="Put the coordinator on the running Ray cluster, wait until it answers, print its URL. Without an API key it "
+        "listens on the loopback interface only.",
+        epilog="Exit code: 0 done, 2 error.",
+    )
+    p.add_argument("--store", help="where the index lies: a folder all nodes see, or s3://bucket/prefix (default: SONDAGE_STORE)")
+    p.add_argument("--port", type=int, help="TCP port (default: SONDAGE_PORT, 8765)")
+    p.add_argument("--host", help="address to listen on (default: SONDAGE_HOST, 127.0.0.1)")
+    p.add_argument("--namespace", help="Ray namespace of the hosts (default: SONDAGE_NAMESPACE, sondage)")
+    p.add_argument("--api-key-file", type=Path, metavar="FILE", help="API keys, one a line (default: SONDAGE_API_KEYS)")
+    p.add_argument("--cache", help="folder on each node for files and models (default: SONDAGE_CACHE, ~/.cache/sondage)")
+    p.add_argument("--address", help="of the Ray cluster (default: RAY_ADDRESS, else the one on this machine)")
+    p.add_argument("--timeout-s", type=float, default=START_TIMEOUT_S, help=f"to wait for it (default: {START_TIMEOUT_S:.0f})")
+    p.add_argument("--stop", action="store_true", help="remove the application and its hosts instead")
+    return p
+
+
+def connect(address: str | None, namespace: str) -> None:
+    """Joins the cluster as a driver, unless this process already has. Raises NotDeployed when there is none."""
+    import ray
+
+    if ray.is_initialized():
+        return
+    named = address or os.environ.get("RAY_ADDRESS", "")
+    if named.startswith("http"):  # where jobs are submitted, which is no address for a driver
+        os.environ.pop("RAY_ADDRESS", None)
+        named = ""
+    try:
+        ray.init(address=named or "auto", namespace=namespace, log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise NotDeployed(
+            f"No Ray cluster answers at {named or 'this machine'}: {str(error).splitlines()[0]} Start one with `ray start --head`, "
+            "give --address, or serve without Ray: `sondage serve`. Where the cluster wants a token, set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN_PATH."
+        ) from None
+
+
+def deploy(settings: ServiceSettings, timeout_s: float = START_TIMEOUT_S) -> str:
+    """Starts or replaces the application on the cluster that this process belongs to. Returns its URL once it is ready.
+
+    Raises BadSpec for port 0, NotDeployed with the reason when it is not ready within `timeout_s`; it may come up later.
+    """
+    front = settings.front
+    if not front.port:
+        raise BadSpec("Port 0 means any free port, which a cluster's proxies cannot agree on. Give a number.")
+    from ray import serve as ray_serve
+    from ray.serve import RunTarget
+
+    from serve.app import build
+
+    end = time.monotonic() + timeout_s
+    # One proxy is enough where only this machine can reach it; on real clusters every node with a replica has one.
+    where = "HeadOnly" if is_loopback(front.host) else "EveryNode"
+    ray_serve.start(proxy_location=where, http_options={"host": front.host, "port": front.port})
+    target = RunTarget(build(settings), name=APP_NAME, route_prefix="/")
+    ray_serve.run_many([target], wait_for_applications_running=False)
+    while True:
+        state = ray_serve.status().applications[APP_NAME]
+        if state.status == "RUNNING":
+            break
+        if state.status in ("DEPLOY_FAILED", "UNHEALTHY") or time.monotonic() > end:
+            details = [d.message for d in state.deployments.values() if d.message] or [state.message]
+            raise NotDeployed(f"The application is {state.status} after {timeout_s - (end - time.monotonic()):.0f} s. {details[0]}")
+        time.sleep(0.1)
+    await_ready(front.url, end)
+    return front.url
+
+
+def await_ready(url: str, end: float) -> None:
+    """Waits until /readyz says so, at most until `end` of the monotonic clock. Raises NotDeployed with the last reason."""
+    import httpx
+
+    reason = "it was not asked"
+    with httpx.Client(trust_env=False, timeout=5) as http:
+        while True:
+            try:
+                response = http.get(f"{url}/readyz")
+                if response.status_code == 200:
+                    return
+                reason = f"it says: {response.text[:500]}"
+            except httpx.HTTPError as error:
+                reason = f"{type(error).__name__}: {error}"
+            if time.monotonic() > end:
+                raise NotDeployed(
+                    f"{url} is not ready: {reason}. If Ray Serve already ran here with another host or port, it keeps these: "
+                    "remove what it runs (`sondage deploy --stop`) and deploy again."
+                )
+            time.sleep(0.1)
+
+
+def stop(namespace: str) -> bool:
+    """Removes the application and its hosts, and Ray Serve with it if nothing else runs there. Returns whether there was one."""
+    from ray import serve as ray_serve
+
+    from cluster.actors import stop_hosts
+
+    known = ray_serve.status().applications
+    if APP_NAME in known:
+        ray_serve.delete(APP_NAME)
+    hosts = stop_hosts(namespace)
+    if not set(known) - {APP_NAME}:
+        ray_serve.shutdown()
+    return APP_NAME in known or bool(hosts)
+
+
+def run_deploy(argv: list[str] | None = None) -> int:
+    """The job as a command. Returns the exit code."""
+    args = parser().parse_args(argv)
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # it tells each step
+    try:
+        keys = read_keys(args.api_key_file) if args.api_key_file else None
+        given = {name: getattr(args, name) for name in ("store", "port", "host", "namespace", "cache")}
+        settings = Settings.load(**given, api_keys=keys)
+        if args.stop:
+            connect(args.address, settings.namespace)
+            print("Stopped." if stop(settings.namespace) else "Nothing was deployed.")
+            return 0
+        service = settings.service_settings()  # before the cluster is asked: what is wrong here is said at once
+        connect(args.address, settings.namespace)
+        print(f"Serving {service.host.store_url} at {deploy(service, args.timeout_s)}")
+    except SondageError as error:
+        print(f"sondage deploy: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_deploy())

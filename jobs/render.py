@@ -1,0 +1,196 @@
+"""Answers for people: hits that editors open, tables of what there is. Colours only where they are seen.
+
+A hit begins with `path:line:`, as compilers and grep write it. Without a terminal nothing but the colours is missing.
+"""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from jobs.progress import amount
+from serve.schema import Coverage, EntryOut, ExcerptOut, Hit, SearchAnswer
+
+MAX_EXCERPT_LINES = 6
+MAX_PLACES = 3  # further paths of the same content that are shown
+VERDICT_STYLE = {"strong": "bold green", "weak": "bold yellow", "none": "bold red"}
+
+
+def console(color: str = "auto") -> Console:
+    """Where to print. color: auto (a terminal, unless NO_COLOR is set), always, never."""
+    options: dict[str, Any] = {"auto": {}, "always": {"force_terminal": True}, "never": {"color_system": None}}[color]
+    # Programs want one line a row, however long; only a terminal has a width.
+    width = None if sys.stdout.isatty() else 10_000
+    return Console(highlight=False, soft_wrap=True, width=width, **options)
+
+
+def evalue(value: float) -> str:
+    """An E-value as E=3e-7, E=0.04, E=2.5, E=130: two digits are what it is worth."""
+    if math.isnan(value):
+        return "E=?"
+    if value < 1e-300:
+        return "E<1e-300"
+    if value < 0.001 or value >= 1e6:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"E={mantissa.removesuffix('.0')}e{int(exponent)}"
+    return f"E={value:.0f}" if value >= 10 else f"E={value:.2g}"
+
+
+class Places:
+    """Entries as paths that an editor on this machine can open, where their source is a local folder.
+
+    sources: name -> URL, as a corpus's status tells them.
+    """
+
+    def __init__(self, sources: Mapping[str, str] | None = None):
+        self._roots = {name: root for name, url in (sources or {}).items() if (root := _local(url)) is not None}
+        self._several = len(sources or {}) > 1
+
+    def path(self, entry: EntryOut) -> str:
+        """Relative to the working directory below it, absolute elsewhere on this machine, else as the corpus has it."""
+        root = self._roots.get(entry.source)
+        if root is not None and (file := root / entry.path).exists():
+            return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
+        return f"{entry.source}/{entry.path}" if self._several else entry.path
+
+
+def _local(url: str) -> Path | None:
+    if "://" not in url:
+        return Path(url).expanduser()
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def answer(out: Console, found: SearchAnswer, places: Places, explain: bool = False) -> None:
+    """A whole answer: hits, verdict, and what was not searched."""
+    for hit in found.hits:
+        _hit(out, hit, places, explain)
+    total = found.timings_ms.get("total")
+    tail = f"generation {found.generation}" + (f", {total:.0f} ms" if total is not None else "")
+    count = f"{len(found.hits)} hit{'s' if len(found.hits) != 1 else ''}"
+    verdict = (found.verdict, VERDICT_STYLE[found.verdict])
+    out.print(Text.assemble(verdict, f": {found.verdict_reason}", (f"  ({count}; {tail})", "dim")))
+    if found.cursor and found.hits:
+        out.print(Text(f"more: --cursor {found.cursor}", "dim"))
+    if explain:
+        _layers(out, found)
+    if not found.complete:
+        for line in shortfalls(found.coverage):
+            out.print(Text(f"not fully searched: {line}", "yellow"))
+        if not found.coverage:
+            out.print(Text("not fully searched: no layer was asked", "yellow"))
+
+
+def _hit(out: Console, hit: Hit, places: Places, explain: bool) -> None:
+    shown = [places.path(entry) for entry in hit.entries[: 1 + MAX_PLACES]] or [hit.hash]
+    head = Text.assemble((shown[0], "magenta"), ":", (str(hit.line), "green"), ":  ", (evalue(hit.evalue), "bold"))
+    signals = [_signal(signal, explain) for signal in hit.signals]
+    if signals:
+        head.append("  [" + ", ".join(signals) + "]", "cyan")
+    out.print(head)
+    if len(shown) > 1:
+        rest = hit.n_entries - len(shown)
+        out.print(Text(f"    also {', '.join(shown[1:])}" + (f" and {rest} more" if rest > 0 else ""), "dim"))
+    if explain:
+        out.print(Text(f"    {hit.hash} bytes {hit.start}-{hit.end}, fused {hit.fused:.1f} nats", "dim"))
+    if hit.excerpt is not None:
+        for number, line in excerpt_lines(hit.excerpt, hit.line):
+            out.print(Text.assemble((f"{number:>6} ", "dim"), line))
+    out.print()
+
+
+def _signal(signal: Any, explain: bool) -> str:
+    text = f"{signal.layer} {evalue(signal.evalue)}"
+    if not explain:
+        return text
+    z = "" if signal.z is None else f" z={signal.z:.1f}"
+    weight = "" if signal.weight is None else f" weight={signal.weight:.2f}"
+    return f"{text} score={signal.score:.4g}{z} surprise={signal.surprise:.1f}{weight}"
+
+
+def excerpt_lines(excerpt: ExcerptOut, line: int, n_lines: int = MAX_EXCERPT_LINES) -> list[tuple[int, Text]]:
+    """At most n_lines numbered lines of an excerpt around line number `line`, marks in bold, blank ends left out."""
+    # Control characters of a document must not drive the terminal (escape sequences in the content could).
+    visible = "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "�" for c in excerpt.text)
+    styled = Text(visible)
+    for start, end in excerpt.marks:
+        styled.stylize("bold red", start, end)
+    lines = list(enumerate(styled.split("\n", allow_blank=True), excerpt.first_line))
+    first = max(0, min(line - excerpt.first_line - 1, len(lines) - n_lines))
+    lines = lines[first : first + n_lines]
+    while lines and not lines[-1][1].plain.strip():
+        lines.pop()
+    while lines and not lines[0][1].plain.strip():
+        lines.pop(0)
+    return lines
+
+
+def _layers(out: Console, found: SearchAnswer) -> None:
+    table = _table("layer", "asked", "matched", "of units", "weight", "null model", "ms")
+    for layer in found.layers:
+        took = found.timings_ms.get(f"layer {layer.name}")
+        asked = layer.asked if layer.asked is not None else f"({layer.reason})"
+        row = [layer.name, asked, f"{layer.n_matched:,}", f"{layer.n_units:,}", f"{layer.weight:.2f}", layer.null]
+        table.add_row(*map(escape, row), "" if took is None else f"{took:.1f}")
+    out.print(table)
+    steps = ", ".join(f"{step} {ms:.1f}" for step, ms in found.timings_ms.items() if not step.startswith("layer "))
+    out.print(Text(f"ms: {steps}", "dim"))
+
+
+def shortfalls(coverage: Sequence[Coverage]) -> list[str]:
+    """What was not fully searched, a line for each layer, state and reason, with its shards."""
+    groups: dict[tuple[str, str, str], list[Coverage]] = {}
+    for part in coverage:
+        if part.state != "ready" or part.covered < part.total:
+            groups.setdefault((part.layer, part.state, part.reason), []).append(part)
+    lines = []
+    for (layer, state, reason), parts in groups.items():
+        shards = ", ".join(str(part.shard) for part in parts[:8]) + (f" and {len(parts) - 8} more" if len(parts) > 8 else "")
+        looked = f"{sum(p.covered for p in parts):,} of {sum(p.total for p in parts):,}"
+        lines.append(f"{layer} on shard {shards}: {state}, looked at {looked}" + (f" ({reason})" if reason else ""))
+    return lines
+
+
+def status(out: Console, state: Mapping[str, Any]) -> None:
+    """Tables of corpora, their layers, and hosts."""
+    out.print(Text(f"store {state.get('store', '?')}", "bold"))
+    corpora = state.get("corpora", {})
+    if not corpora:
+        out.print("no corpus yet; build one with `sondage index --corpus NAME --source URL --store URL`", markup=False)
+    for name, corpus in corpora.items():
+        out.print()
+        facts = f"generation {corpus['generation']}, {corpus['docs']:,} documents of {corpus['entries']:,} entries"
+        size = f"{amount(corpus['text_bytes'], 'bytes')} of text, {len(corpus['shards'])} shards, {corpus['segments']} segments"
+        out.print(Text.assemble((name, "bold magenta"), f": {facts}, {size}"))
+        for source, ref in corpus.get("sources", {}).items():
+            out.print(Text(f"  source {source}: {ref.get('url', '?')}", "dim"))
+        table = _table("layer", "units", "size", "granularity", "origin", "query", "cost")
+        for layer in corpus["layers"]:
+            kind = layer["name"] if layer["name"] == layer["layer"] else f"{layer['name']} ({layer['layer']})"
+            size = amount(layer["bytes"], "bytes")
+            row = [kind, f"{layer['units']:,}", size, layer["granularity"], layer["origin"], layer["query_format"], layer["cost"]]
+            table.add_row(*map(escape, row))
+        out.print(table)
+    hosts = _table("host", "state", "searches", "shards open", "reason")
+    for host in state.get("hosts", []):
+        row = [host["node"][:12], host["state"], f"{host.get('searches', 0):,}", f"{len(host.get('shards', []))}", host["reason"]]
+        hosts.add_row(*map(escape, row))
+    out.print()
+    out.print(hosts)
+    for what, reason in state.get("problems", {}).items():
+        out.print(Text(f"problem: {what}: {reason}", "yellow"))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    numbers = ("units", "size", "matched", "of units", "weight", "ms", "searches", "shards open")
+    for column in columns:
+        table.add_column(column, overflow="fold", justify="right" if column in numbers else "left")
+    return table

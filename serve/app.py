@@ -1,0 +1,57 @@
+"""The Ray Serve deployment: the coordinator and its HTTP interface in one replica, the hosts beside it on every node."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from ray import serve as ray_serve
+from ray.serve import Application
+
+from cluster.searcher import RaySearcher
+from serve.coordinator import Coordinator
+from serve.http import create_app
+from serve.settings import ServiceSettings
+from shards.cache import FileCache
+from shards.layers.contract import Resources
+from shards.store import open_store
+
+
+@ray_serve.deployment(
+    # Waiting queries ride together in the hosts' calls, and their queues refuse what is too much: more in one place helps.
+    max_ongoing_requests=1_000,
+    health_check_period_s=1,  # the default of 10 s leaves clients of a killed replica hanging for 8 s (RAY.md section 3)
+    health_check_timeout_s=10,
+    graceful_shutdown_wait_loop_s=0.2,
+    graceful_shutdown_timeout_s=10,
+    ray_actor_options={"num_cpus": 0.1},  # it merges small arrays; the cores are the hosts'
+)
+@ray_serve.ingress()
+class Service:
+    """One coordinator over all hosts of the cluster. Keeps nothing: a replica that was killed reopens the newest generation."""
+
+    def __init__(self, settings: ServiceSettings):
+        self.settings = settings
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Called by Serve in the replica's event loop, to which the searcher then belongs."""
+        return create_app(self.coordinator(), self.settings.front.keys)
+
+    @asynccontextmanager
+    async def coordinator(self) -> AsyncIterator[Coordinator]:
+        """A running coordinator; the hosts outlive it."""
+        host = self.settings.host
+        store = open_store(host.store_url, **host.store_options)
+        resources = Resources(models=host.models_dir) if host.models_dir else Resources()
+        async with RaySearcher(self.settings.cluster, host) as searcher:
+            cache = FileCache(host.cache_dir.expanduser(), host.cache_bytes)
+            coordinator = Coordinator(store, searcher, resources, cache, self.settings.front.poll_s)
+            await coordinator.start()
+            try:
+                yield coordinator
+            finally:
+                await coordinator.close()
+
+
+def build(settings: ServiceSettings) -> Application:
+    """The application to give to `ray_serve.run`. `settings.front` has made sure that others than this machine need a key."""
+    return Service.bind(settings)

@@ -1,0 +1,139 @@
+"""Fitting the null models of a generation: its probes through every similarity space, senseless queries through the fusion.
+
+Two passes over all live units per probe and space (`shards.nulls`). The work is in numpy and compiled loops; segments are
+scanned by a few threads.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from serve.evidence import SpaceFacts, fuse
+from shards.candidates import merge
+from shards.generation import Generation
+from shards.layers.contract import Reader, Request
+from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, median_sd
+from shards.plan import Everything, Plan, SpaceQuery
+from shards.probes import N_OFFERED, Probe, choose_probes, rank_hashes, shorten, shuffle_words
+from shards.shard import Shard, Space
+from shards.types import Array, Budget
+
+logger = logging.getLogger(__name__)
+
+
+def sample(shards: list[Shard], n: int = N_OFFERED) -> list[tuple[bytes, bytes]]:
+    """The corpus's first `n` documents in the order of `rank_hashes`, with their renditions; the same for any sharding."""
+    offers: list[tuple[Array, Shard]] = []
+    for shard in shards:
+        for view in shard.views:
+            hashes = view.segment.documents.hashes[view.live_docs]
+            offers.append((hashes[rank_hashes(hashes)[:n]], shard))
+    if not offers:
+        return []
+    hashes = np.concatenate([h for h, _ in offers])
+    owners = [shard for h, shard in offers for _ in range(len(h))]
+    chosen = []
+    for i in rank_hashes(hashes)[:n].tolist():
+        view, row = owners[i].find(hashes[i].tobytes())
+        chosen.append((hashes[i].tobytes(), bytes(view.segment.documents.content(row))))
+    return chosen
+
+
+def _readers(shards: list[Shard], space: Space) -> Iterator[tuple[Reader, Callable[[bytes], int]]]:
+    """Every reader of a space, with the row of a document in it (-1 where it has none)."""
+    for shard in shards:
+        for view in shard.views:
+            if space.id in view.readers:
+                yield view.readers[space.id], view.row_of
+
+
+class Calibrator:
+    """Fits null models. threads: segments scanned at once; report: told (step, done, total, unit)."""
+
+    def __init__(self, threads: int = 2, report: Callable[[str, int, int, str], None] = lambda *_: None):
+        self.threads, self.report = threads, report
+
+    def __call__(self, generation: Generation) -> bytes | None:
+        """The null models of an opened generation, as the JSON bytes that its root names; None for an empty corpus."""
+        shards = [generation.shard(ref.shard) for ref in generation.root.shards]
+        documents = sample(shards)
+        if not documents:
+            return None
+        probes = choose_probes(documents)
+        shuffled = shuffle_words(documents, probes)
+        spaces: dict[str, SpaceNull] = {}
+        for name, space in sorted(generation.spaces.items()):
+            if space.layer.null != "moments":
+                continue
+            fitted = self._space(generation, shards, space, probes)
+            if fitted is not None:
+                spaces[name] = fitted
+        n_docs = generation.root.n_docs
+        version = generation.root.null_version + 1
+        nulls = CorpusNulls(version, spaces, None, n_docs)
+        nulls = replace(nulls, fused=self._fused(generation, shards, nulls, shuffled))
+        return json.dumps(nulls.to_json(), sort_keys=True).encode()
+
+    def _prepare(self, generation: Generation, space: Space, text: str) -> SpaceQuery | None:
+        query = space.layer.prepare(Request(text), generation.statistics(space.name))
+        return None if query is None else replace(query, space=space.name)
+
+    def _space(
+        self, generation: Generation, shards: list[Shard], space: Space, probes: tuple[Probe, ...]
+    ) -> SpaceNull | None:
+        readers = list(_readers(shards, space))
+        asked = [(q, p) for p in probes if (q := self._prepare(generation, space, p.text)) is not None]
+        parts = [(q, p) for p in shorten(probes) if (q := self._prepare(generation, space, p.text)) is not None]
+        step, total = f"null model of {space.name}", 2 * len(asked) + len(parts)
+        with ThreadPoolExecutor(self.threads) as pool:
+
+            def first(query: SpaceQuery, source: bytes) -> ProbeScan:
+                scanned = pool.map(lambda r: ProbeScan.of(*r[0].scan(query), _row(r[1], source)), readers)
+                return ProbeScan.merge(list(scanned))
+
+            def second(query: SpaceQuery, source: bytes, whole: ProbeScan, median: float) -> ProbeRank:
+                ranked = pool.map(lambda r: ProbeRank.of(*r[0].scan(query), _row(r[1], source), whole, median), readers)
+                return ProbeRank.merge(list(ranked))
+
+            scans = []
+            for i, (query, probe) in enumerate(asked):
+                scans.append(first(query, probe.source))
+                self.report(step, i + 1, total, "queries")
+            median = median_sd(scans)
+            ranks = []
+            for i, ((query, probe), scan) in enumerate(zip(asked, scans, strict=True)):
+                ranks.append(second(query, probe.source, scan, median))
+                self.report(step, len(asked) + i + 1, total, "queries")
+            home = [(probe.n_words, scan) for (_, probe), scan in zip(asked, scans, strict=True)]
+            for i, (query, probe) in enumerate(parts):
+                home.append((probe.n_words, first(query, probe.source)))
+                self.report(step, 2 * len(asked) + i + 1, total, "queries")
+        return fit_space(scans, ranks, home)
+
+    def _fused(
+        self, generation: Generation, shards: list[Shard], nulls: CorpusNulls, shuffled: tuple[str, ...]
+    ) -> FusedNull | None:
+        """The null of fused evidence: the best hit of each senseless query, over the similarity spaces, by the fusion of searches."""
+        spaces = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments"]
+        if not spaces:
+            return None
+        best = []
+        for i, text in enumerate(shuffled):
+            queries = [q for space in spaces if (q := self._prepare(generation, space, text)) is not None]
+            if queries:
+                plan = Plan(Everything(), tuple(queries), n_details=0, budget_s=60.0)
+                found = merge([shard.search(plan, Budget(plan.budget_s)) for shard in shards], plan.n_candidates)
+                facts = [SpaceFacts(q.space, "moments", int(generation.statistics(q.space).n_units)) for q in queries]
+                fused = fuse(found, facts, nulls, generation.root.n_docs)
+                best.append(float(fused.fused.max()) if len(fused.fused) else 0.0)
+            self.report("null model of fused evidence", i + 1, len(shuffled), "queries")
+        return FusedNull.fit(best, generation.root.n_docs, [space.name for space in spaces])
+
+
+def _row(row_of: Callable[[bytes], int], source: bytes) -> int | None:
+    row = row_of(source)
+    return row if row >= 0 else None

@@ -1,0 +1,133 @@
+"""A client of Sondage's HTTP interface."""
+
+import re
+import time
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from serve.problems import error_of, place
+from serve.schema import DocumentAnswer, ProblemAnswer, SearchAnswer, SearchRequest
+from shards.errors import BadQuery, BadSpec, SondageError
+
+from . import as_request
+
+CONNECT_TIMEOUT_S = 5.0  # a server on this planet accepts within 1 s; the rest is for one that is busy
+ANSWER_TIMEOUT_S = 30.0  # for calls without a budget of their own
+BUDGET_SLACK_S = 10.0  # beyond a search's own budget: the network, and a server that opens its shards first
+RETRY_WAITS_S = (0.1, 0.3)  # after a refused connection: a restarted proxy is back within that, an absent one is soon reported
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+class Unreachable(SondageError):
+    """Nobody answers at the server's address, or not in time."""
+
+    status = 503
+
+
+class Refused(SondageError):
+    """The server refused, for a reason that has no class of its own here. kind, at: as it said; status: its HTTP code."""
+
+    def __init__(self, message: str, status: int, kind: str = "", at: str | None = None):
+        super().__init__(message, at=at)
+        self.status, self.kind = status, kind
+
+
+class Client:
+    """Calls one server; safe for several threads. Close it, or use `with`.
+
+    url: `http://host:port`. api_key: sent as a bearer token where given.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None):
+        """Raises BadSpec for an address that is no HTTP URL."""
+        if not re.match(r"https?://[^/]", url):
+            raise BadSpec(f"The server's address {url!r} is no URL. Write http://host:port.")
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        # No proxies or .netrc of the environment: loopback is not asked through a proxy, nor given foreign passwords.
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def search(self, query: str | SearchRequest = "", corpus: str = "", **fields: Any) -> SearchAnswer:
+        """One search: a whole SearchRequest, or its query, corpus and other fields (`k=5, layers=["bm25"], paths=["*.py"]`).
+
+        Raises the errors of `shards.errors` that the server reports, and Unreachable.
+        """
+        request = as_request(query, corpus, fields)
+        patience_s = request.budget_ms / 1e3 + BUDGET_SLACK_S
+        return self._read(SearchAnswer, self._call("POST", "/v1/search", patience_s, content=request.model_dump_json()))
+
+    def status(self) -> dict[str, Any]:
+        """The corpora with their layers, and the hosts."""
+        return from_json(self._call("GET", "/v1/status", ANSWER_TIMEOUT_S))
+
+    def document(self, hash: str, corpus: str, start: int | None = None, end: int | None = None) -> DocumentAnswer:
+        """A document's text by its content hash (40 hex digits), or the bytes [start, end) of it."""
+        asked = {"corpus": corpus, "start": start, "end": end}
+        parameters = {name: value for name, value in asked.items() if value is not None}
+        if not re.fullmatch(r"[0-9a-f]{40}", hash):
+            raise BadQuery(f"{hash!r} is no content hash: expected 40 hex digits, as in a hit.")
+        return self._read(DocumentAnswer, self._call("GET", f"/v1/documents/{hash}", ANSWER_TIMEOUT_S, params=parameters))
+
+    def _call(self, method: str, path: str, patience_s: float, **content: Any) -> bytes:
+        """The body of a 2xx answer. Every call only reads, so one that found no server is made again."""
+        timeout = httpx.Timeout(patience_s, connect=CONNECT_TIMEOUT_S)
+        for wait_s in (*RETRY_WAITS_S, None):
+            try:
+                response = self._http.request(method, path, timeout=timeout, **content)
+                break
+            except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError) as error:
+                if wait_s is None:
+                    raise Unreachable(self._explain(error)) from error
+                time.sleep(wait_s)
+            except httpx.HTTPError as error:
+                raise Unreachable(self._explain(error)) from error
+        if response.is_success:
+            return response.content
+        raise self._error(response)
+
+    def _read(self, model: type[Answer], body: bytes) -> Answer:
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise Refused(
+                f"{self.url} answered what this client does not understand ({place(first['loc'])}: {first['msg']}). "
+                "Is it another version of Sondage?",
+                502,
+            ) from error
+
+    def _explain(self, error: httpx.HTTPError) -> str:
+        if isinstance(error, httpx.ConnectError):
+            return (
+                f"Nothing answers at {self.url} ({error}). Start a server with `sondage serve --store URL`, or on a Ray cluster "
+                "with `sondage deploy --store URL`; or search without one: `sondage search --store URL`, in Python "
+                "`sondage.Engine(store=URL)`."
+            )
+        if isinstance(error, httpx.TimeoutException):
+            return f"{self.url} did not answer in time ({type(error).__name__}). It may be opening shards: see `sondage status`."
+        return f"The connection to {self.url} broke ({error or type(error).__name__}). Try again; its log may say why."
+
+    def _error(self, response: httpx.Response) -> SondageError:
+        try:
+            problem = ProblemAnswer.model_validate_json(response.content).error
+        except ValidationError:
+            said = f"{response.status_code} {response.reason_phrase}"
+            return Refused(f"{self.url} answered {said} without a reason. Is it a Sondage server?", response.status_code)
+        known = error_of(problem.kind, problem.message, problem.at)
+        return known or Refused(problem.message, response.status_code, problem.kind, problem.at)

@@ -1,0 +1,59 @@
+"""What the HTTP front lets one set. jobs/settings.py fills it in; nothing below reads files or the environment."""
+
+import ipaddress
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from cluster.settings import ClusterSettings, HostSettings
+
+APP_NAME = "sondage"  # of the application in Ray Serve
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class FrontSettings(BaseModel):
+    """Where the coordinator listens and whom it answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"  # this machine only: an index holds what its owner can read, so others are let in on purpose
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8_765  # below the ephemeral ports, in nobody's list of well-known ones
+    api_keys: tuple[SecretStr, ...] = ()  # any of them is required of every request; none: no key is asked for
+    poll_s: Annotated[float, Field(gt=0)] = 0.5  # seconds between looks for a new generation: one listing of a few names
+
+    @model_validator(mode="after")
+    def _others_need_a_key(self) -> Self:
+        if not self.api_keys and not is_loopback(self.host):
+            raise ValueError(
+                f"listening on {self.host!r} opens the index to other machines, and no API key is set. Set SONDAGE_API_KEYS or "
+                "--api-key-file, or listen on 127.0.0.1"
+            )
+        return self
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The API keys in the clear."""
+        return tuple(key.get_secret_value() for key in self.api_keys)
+
+    @property
+    def url(self) -> str:
+        """Where this machine finds it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+class ServiceSettings(BaseModel):
+    """One deployment: its hosts, how they are kept, and its front."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: HostSettings
+    cluster: ClusterSettings = ClusterSettings()
+    front: FrontSettings = FrontSettings()

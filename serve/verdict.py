@@ -1,0 +1,104 @@
+"""Whether there is an answer here: strong, weak or none, and why.
+
+All thresholds are levels of tests against the corpus's own probes and senseless queries; nothing is tuned per collection and
+no labels are needed. "none" empties the answer, so it takes two findings: chance alone gives hits this good, and some space
+finds less than it finds for almost any of the corpus's own sentences of this length.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from serve.evidence import Fused, SpaceFacts
+from shards.nulls import N_NEAR, CorpusNulls
+
+Verdict = Literal["strong", "weak", "none"]
+
+STRONG_EVALUE = 0.01  # chance would give one such hit in a hundred queries
+CHANCE_EVALUE = 0.05  # above, chance is a serious explanation of the best hit
+# The level of all spaces' tests together (Bonferroni). EVIDENCE.md section 9 allows 0.15; sentences and questions hold that too,
+# but of the parts of sentences (3 to 8 words) up to 19 % were then refused, at 0.05 up to 5 %.
+FOREIGN_P = 0.05
+
+
+def conformal_ps(fused: Fused, spaces: Sequence[SpaceFacts], nulls: CorpusNulls | None, n_words: int | None) -> dict[str, float]:
+    """Per similarity space with a fitted null and known-item power: p that the query is at home here (`SpaceNull.conformal_p`).
+
+    The best of a part of the units is lower than the best of all: in a scope of the share f of the units p becomes p^f, as for
+    independent maxima, so that a narrow filter does not make a query foreign. n_words: length of the query; None (unknown)
+    compares with the shortest probes, whose scores are lowest.
+    """
+    ps = {}
+    for j, space in enumerate(spaces):
+        null = nulls.spaces.get(space.name) if nulls is not None and space.null == "moments" else None
+        if null is None or space.origin == "derived" or not null.gate or not len(null.home_maxima):
+            continue
+        scores = fused.scores[:, j]
+        best = float(np.max(scores, initial=-np.inf, where=~np.isnan(scores)))
+        p = null.conformal_p(best, 1 if n_words is None else n_words)
+        moments = fused.moments[j]
+        # Where no unit of the whole corpus stands out, the scope hides nothing: p stays.
+        if moments is not None and moments.m2 > 0:
+            p **= min(space.n_units / null.n_units, 1.0)
+        ps[space.name] = p
+    for name in sorted(fused.silent):
+        null = nulls.spaces.get(name) if nulls is not None else None
+        if null is not None and null.gate and len(null.home_maxima):
+            ps[name] = 1 / (1 + N_NEAR)  # it knows no word of the query: less than for any probe
+    return ps
+
+
+def judge(
+    fused: Fused,
+    spaces: Sequence[SpaceFacts],
+    nulls: CorpusNulls | None,
+    *,
+    explicit: bool = False,
+    n_words: int | None = None,
+) -> tuple[Verdict, str]:
+    """The verdict on an answer with its reason in one sentence.
+
+    strong: a match that chance would hardly give (E <= 0.01): of one exact space, or of all spaces together.
+    none:   nothing found; or E > 0.05, no exact match rarer than chance, and a similarity space that finds less than for almost
+            any of the corpus's own sentences of this length (a test at level 0.05 over all spaces).
+    weak:   everything between, and always where no null model was fitted yet.
+
+    explicit: the caller named spaces or gave a pattern; then real matches of an exact space are never none, and similarity
+    spaces are believed unless all of them find too little. n_words: `shards.probes.count_words` of the query.
+    """
+    exact = _best_exact(fused, spaces)
+    if not (fused.surprises > 0).any() and not (explicit and exact is not None):
+        return "none", "no space found a match"
+    if exact is not None and exact[0] <= math.log(STRONG_EVALUE):
+        return "strong", f"{exact[1]} has a match that chance hardly gives (E = {math.exp(exact[0]):.1g})"
+    log_evalue = float(fused.log_evalues.min())
+    ps = conformal_ps(fused, spaces, nulls, n_words)
+    fitted = "normal" not in fused.nulls
+    if fitted and log_evalue <= math.log(STRONG_EVALUE):
+        return "strong", f"senseless queries hardly find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
+    if exact is not None and (exact[0] <= 0 or explicit):
+        return "weak", f"{exact[1]} has a match that chance may give, too (E = {math.exp(min(exact[0], 700.0)):.1g})"
+    if not ps:
+        return "weak", "no null model is fitted yet, so chance cannot be told from an answer"
+    level = max(FOREIGN_P / len(ps), 1 / (1 + N_NEAR))  # with many spaces: where it finds less than for any probe
+    foreign = [name for name, p in ps.items() if p <= level]
+    # A single similarity space's own E is no veto: static vectors of 78 % of random strings have E <= 0.05 on CISI, since z only
+    # tells that the best document stands out from the others, not that it is near.
+    if log_evalue > math.log(CHANCE_EVALUE) and (len(foreign) == len(ps) if explicit else foreign):
+        name = min(foreign, key=lambda name: (ps[name], name))
+        return "none", f"{name} finds less than for almost any of the corpus's own sentences (p = {ps[name]:.2g})"
+    if log_evalue <= math.log(CHANCE_EVALUE):
+        return "weak", f"senseless queries seldom find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
+    return "weak", "the query is at home here, but no document stands out from what chance gives"
+
+
+def _best_exact(fused: Fused, spaces: Sequence[SpaceFacts]) -> tuple[float, str] | None:
+    """ln E and name of the rarest match of the rarity spaces, None without a match. Derived texts certify nothing."""
+    found = [
+        (float(np.nanmin(fused.signal_log_evalues[:, j])), space.name)
+        for j, space in enumerate(spaces)
+        if space.null == "rarity" and space.origin == "source" and np.isfinite(fused.scores[:, j]).any()
+    ]
+    return min(found, default=None)

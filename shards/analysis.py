@@ -1,0 +1,160 @@
+"""What counts as the same word: a token's text becomes search terms, by the language of the document it stands in.
+
+An analyser is a function of the token alone, so a segment analyses each distinct token once, however often it occurs. Code and
+prose meet: both give a word's stem and, beside an identifier, its parts. Prose is split too because it speaks of code (README
+files, docstrings) and of `IL6` and `mTORC1`: nDCG@10 on scifact 0.697 with parts, 0.686 without.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+# A word as analysed: its term, followed by the terms of its parts if it is an identifier of several (`getUserName`).
+Word = tuple[str, ...]
+
+TOKEN_BYTES = rb"[A-Za-z0-9_\x80-\xff]+"  # what `shards.token_kernels` takes for one token; non-ASCII is looked at here
+MAX_WORD_CHARS = 128  # longer runs are encoded data, not words
+MAX_PARTS = 12  # likewise: base64 and hexadecimal digests fall into dozens of "parts"
+
+_WORD = re.compile(r"\w+")
+_ASCII_PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_CJK = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+)")
+_DIACRITICS = re.compile("[\u0300-\u036f]")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Analyser:
+    """How the tokens of documents in one language become terms. language: a Snowball algorithm, "" for no stemming."""
+
+    language: str
+
+    def analyse(self, tokens: Sequence[str]) -> list[list[Word]]:
+        """The words of each token, in order; a token of no letters or digits has none."""
+        flat = self.analyse_flat(tokens)
+        terms = iter([flat.terms[number] for number in flat.numbers])
+        sizes = iter(flat.sizes)
+        return [[tuple(islice(terms, size)) for size in islice(sizes, n_words)] for n_words in flat.n_words]
+
+    def analyse_flat(self, tokens: Sequence[str]) -> "FlatWords":
+        """The same, as flat lists: for vocabularies, where a tuple per word keeps Python's garbage collector busy.
+
+        Words are case-folded, stemmed, then stripped of accents (stemmers need them); runs of Chinese, Japanese and Korean
+        characters become overlapping bigrams, each a word (as in Lucene's CJKAnalyzer), because they are written unspaced.
+        """
+        pieces: list[str] = []
+        sizes: list[int] = []
+        n_words: list[int] = []
+        for token in tokens:
+            before = len(sizes)
+            if token.isascii():
+                _add_word(token, pieces, sizes)
+            else:
+                _add_text(token, pieces, sizes)
+            n_words.append(len(sizes) - before)
+        known: dict[str, int] = {}
+        numbers = [known.setdefault(piece, len(known)) for piece in pieces]
+        terms = list(known)
+        if self.language:
+            import Stemmer
+
+            # A new one each time: a PyStemmer object must not be shared by threads. Its cache helps only repeated words.
+            terms = Stemmer.Stemmer(self.language, 0).stemWords(terms)
+        return FlatWords([term if term.isascii() else _strip_accents(term) for term in terms], numbers, sizes, n_words)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatWords:
+    """Words of many tokens, flat: `terms[n] for n in numbers` are their terms, one word after the other.
+
+    terms: of the distinct pieces; may repeat (two inflections of one word). numbers: (p,) index into terms.
+    sizes: (w,) terms of each word. n_words: (t,) words of each token.
+    """
+
+    terms: list[str]
+    numbers: list[int]
+    sizes: list[int]
+    n_words: list[int]
+
+
+def _add_text(token: str, pieces: list[str], sizes: list[int]) -> None:
+    """Words of a token with characters beyond ASCII, which may hold punctuation and several scripts."""
+    for run in _WORD.findall(unicodedata.normalize("NFKC", token)):
+        for i, piece in enumerate(_CJK.split(run)):
+            if i % 2 == 0:
+                _add_word(piece, pieces, sizes)
+            else:
+                bigrams = [piece[j : j + 2] for j in range(len(piece) - 1)] or [piece]
+                pieces += bigrams
+                sizes += [1] * len(bigrams)
+
+
+def _add_word(word: str, pieces: list[str], sizes: list[int]) -> None:
+    """A word, case-folded, and its parts; nothing for a run too long or of underscores alone."""
+    if len(word) > MAX_WORD_CHARS:
+        return
+    folded = word.casefold()
+    before = len(pieces)
+    pieces.append(folded)
+    if not word.isalpha() or folded != word:
+        if not word.strip("_"):
+            pieces.pop()
+            return
+        parts = identifier_parts(word)
+        if len(parts) <= MAX_PARTS and (len(parts) > 1 or parts[0] != folded):
+            pieces += parts
+    sizes.append(len(pieces) - before)
+
+
+def identifier_parts(word: str) -> list[str]:
+    """The parts of an identifier, case-folded: `HTTPServer2_fooBar` gives http, server, 2, foo, bar."""
+    if word.isascii():
+        return [part.lower() for part in _ASCII_PARTS.findall(word)]
+    parts: list[str] = []
+    previous = ""
+    for i, char in enumerate(word):
+        kind = "" if char == "_" else "digit" if char.isdigit() else "upper" if char.isupper() else "lower"
+        next_is_lower = word[i + 1 : i + 2].islower()
+        changes = kind != previous and (kind, previous) != ("lower", "upper")
+        if kind and (changes or (kind == previous == "upper" and next_is_lower)):
+            parts.append(char)
+        elif kind:
+            parts[-1] += char
+        previous = kind
+    return [part.casefold() for part in parts]
+
+
+def atoms(word: Word) -> Word:
+    """The terms that stand at successive places of the text: the parts of an identifier, else the word itself."""
+    return word[1:] or word
+
+
+@lru_cache(maxsize=256)
+def analyser_of(kind: str, language: str = "auto", stem: bool = True) -> Analyser:
+    """The analyser of a document kind (`Documents.kind_names`).
+
+    language: "auto" takes that of the kind ("prose:german"), or a Snowball algorithm for all prose. Code and data are read as
+    English, as are the Latin words in Chinese, Japanese and Korean text; an unknown language is not stemmed.
+    """
+    family, _, spoken = kind.partition(":")
+    prose = family == "prose"
+    if prose and language != "auto":
+        spoken = language
+    elif not prose or spoken == "cjk":
+        spoken = "english"
+    return Analyser(spoken if stem and spoken in languages() else "")
+
+
+@lru_cache(maxsize=1)
+def languages() -> frozenset[str]:
+    """The languages that can be stemmed."""
+    import Stemmer
+
+    return frozenset(Stemmer.algorithms())
+
+
+def _strip_accents(term: str) -> str:
+    """Without Latin, Greek and Cyrillic diacritics; marks of other scripts carry meaning and stay."""
+    return unicodedata.normalize("NFC", _DIACRITICS.sub("", unicodedata.normalize("NFD", term)))

@@ -1,0 +1,66 @@
+"""Joining what several shards found: the same candidates however the documents were spread."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shards.identity import as_keys
+from shards.segment import hash_order
+from shards.types import Candidates, LayerStatus, merge_moments
+
+
+def nothing(n_spaces: int, status: Sequence[LayerStatus] = ()) -> Candidates:
+    """No candidates: what a shard that is empty, late or gone contributes."""
+    return Candidates(
+        hashes=np.zeros((0, 20), np.uint8),
+        generated=np.zeros((0, n_spaces), bool),
+        scores=np.zeros((0, n_spaces)),
+        starts=np.zeros((0, n_spaces), np.int64),
+        ends=np.zeros((0, n_spaces), np.int64),
+        moments=(None,) * n_spaces,
+        n_matched=np.zeros(n_spaces, np.int64),
+        status=tuple(status),
+    )
+
+
+def merge(parts: Sequence[Candidates], n_candidates: int) -> Candidates:
+    """Candidates of disjoint sets of documents as if they had been one set.
+
+    A space's list is its best `n_candidates` among the documents that it generated (score descending, then hash); documents in no
+    space's list are dropped. Every candidate already carries the scores of all spaces, so nothing is asked again.
+    """
+    if len(parts) == 1 and len(parts[0].hashes) <= n_candidates:
+        return parts[0]
+    hashes = np.concatenate([p.hashes for p in parts])
+    scores = np.concatenate([p.scores for p in parts])
+    generated = np.concatenate([p.generated for p in parts])
+    listed = np.zeros_like(generated)
+    for s in range(generated.shape[1]):
+        rows = np.flatnonzero(generated[:, s])
+        best = rows[hash_order(hashes[rows], scores[rows, s])[:n_candidates]]
+        listed[best, s] = True
+    keep = np.flatnonzero(listed.any(axis=1))
+    order = keep[np.argsort(as_keys(hashes[keep]), kind="stable")] if len(keep) else keep
+    wanted = {hashes[row].tobytes() for row in order} if any(p.details for p in parts) else set()
+    return Candidates(
+        hashes=hashes[order],
+        generated=listed[order],
+        scores=scores[order],
+        starts=np.concatenate([p.starts for p in parts])[order],
+        ends=np.concatenate([p.ends for p in parts])[order],
+        moments=tuple(merge_moments(p.moments[s] for p in parts) for s in range(generated.shape[1])),
+        n_matched=np.sum([p.n_matched for p in parts], axis=0),
+        status=tuple(sorted((s for p in parts for s in p.status), key=lambda s: (s.space, s.shard))),
+        details={key: d for p in parts for key, d in p.details.items() if key in wanted},
+    )
+
+
+def leaders(candidates: Candidates, n_details: int) -> list[int]:
+    """Rows worth details at once: the best `n_details` of each space's list, in row order."""
+    chosen: set[int] = set()
+    for s in range(candidates.generated.shape[1]):
+        rows = np.flatnonzero(candidates.generated[:, s])
+        chosen.update(rows[hash_order(candidates.hashes[rows], candidates.scores[rows, s])[:n_details]].tolist())
+    return sorted(chosen)
+
+

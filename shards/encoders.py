@@ -1,0 +1,413 @@
+"""Texts to unit vectors: static (a mean of token vectors) and dense (a transformer), deterministic per text.
+
+A text's vector has the same bits whatever texts are encoded beside it, so that an index rebuilt equals one that grew. Models
+are loaded at first use, once per process; making an encoder or asking its fingerprint loads nothing.
+"""
+
+import hashlib
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from shards import model_files
+from shards.errors import BadSpec, ModelMissing
+from shards.layers.contract import Resources
+from shards.types import Array
+
+logger = logging.getLogger(__name__)
+
+Done = Callable[[int], None]  # told how many texts are encoded; may raise Cancelled
+
+_loading = threading.Lock()  # two threads that need the same model load it once
+
+
+class Encoder(Protocol):
+    """One model with its prompts and dimension.
+
+    Both encode methods give (n, dim) float32 with rows of unit length, or zero where the model sees nothing in the text (no
+    known token). They may be called from several threads. Loading raises ModelMissing, or BadSpec for an impossible `dim`.
+    """
+
+    @property
+    def dim(self) -> int:
+        """Components of each vector."""
+
+    def fingerprint(self) -> str:
+        """A hash of all that vectors depend on: model files, prompts, dimension, number format."""
+
+    def encode_documents(self, texts: Sequence[str], done: Done | None = None) -> Array: ...
+
+    def encode_queries(self, texts: Sequence[str]) -> Array: ...
+
+    def reads(self, text: str) -> str:
+        """The beginning of a query that the model really reads."""
+
+
+def cut_dim(model: str, full: int, wanted: int | None) -> int:
+    """The dimension to keep of a model's `full` ones (Matryoshka: the first). Raises BadSpec where there are not so many."""
+    if wanted is not None and not 1 <= wanted <= full:
+        raise BadSpec(f"Model {model!r} gives {full} dimensions; dim is {wanted}. Choose 1 to {full}, or leave it out.")
+    return full if wanted is None else wanted
+
+
+def unit_rows(sums: Array) -> Array:
+    """Rows scaled to unit length, (n, dim) float32; zero rows stay zero."""
+    from shards.vector_kernels import to_unit_length
+
+    sums = np.ascontiguousarray(sums, np.float64)
+    units = np.empty(sums.shape, np.float32)
+    to_unit_length(sums, units)
+    return units
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+# --- static ------------------------------------------------------------------------------------------------------------------
+
+
+class StaticEncoder:
+    """A Model2Vec model: the mean of a text's token vectors, in float64 and reading order; no torch.
+
+    The whole of a document's text counts (model2vec itself stops at 512 tokens); a query is read up to 512 median tokens, as
+    there. Measured on one core, standard library source: 12 MB/s when all words are new, 15 when they were met before; model2vec
+    itself 2.2, its tokeniser alone 3.3.
+    """
+
+    def __init__(
+        self, model: str, resources: Resources, *, document_prompt: str = "", query_prompt: str = "", dim: int | None = None
+    ):  # fmt: skip
+        self.model, self.resources = model, resources
+        self.document_prompt, self.query_prompt, self._wanted_dim = document_prompt, query_prompt, dim
+
+    @property
+    def dim(self) -> int:
+        return cut_dim(self.model, self._load().table.shape[1], self._wanted_dim)
+
+    def fingerprint(self) -> str:
+        files = model_files.fingerprint(model_files.locate(self.model, self.resources), self.resources)
+        return _hash("static", files, self.document_prompt, self.query_prompt, self._wanted_dim)
+
+    def encode_documents(self, texts: Sequence[str], done: Done | None = None) -> Array:
+        return self._encode(texts, self.document_prompt, done)
+
+    def encode_queries(self, texts: Sequence[str]) -> Array:
+        return self._encode(texts, self.query_prompt, None)
+
+    def reads(self, text: str) -> str:
+        return text[: self._load().query_chars]
+
+    def _load(self) -> "_TokenVectors":
+        folder = model_files.locate(self.model, self.resources)
+        with _loading:
+            return _load_static(folder)
+
+    def _encode(self, texts: Sequence[str], prompt: str, done: Done | None) -> Array:
+        model, dim = self._load(), self.dim
+        out = np.empty((len(texts), dim), np.float32)
+        for start in range(0, len(texts), _STATIC_BATCH):
+            batch = [prompt + text for text in texts[start : start + _STATIC_BATCH]]
+            out[start : start + len(batch)] = unit_rows(model.sums(batch)[:, :dim])
+            if done:
+                done(start + len(batch))
+        return out
+
+
+_STATIC_BATCH = 1024  # texts: a megabyte of passages, 2 MB of sums
+
+
+@lru_cache(maxsize=4)
+def _load_static(folder: Path) -> "_TokenVectors":
+    from model2vec import StaticModel
+
+    try:
+        return _TokenVectors(StaticModel.from_pretrained(folder, force_download=False))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelMissing(f"Folder {folder} holds no Model2Vec model that can be read: {error}") from error
+
+
+class _TokenVectors:
+    """A static model opened up for speed: tokenises each distinct word once, adds token vectors in a compiled loop.
+
+    table: (r, dim) float32; rows, weights: of each token; query_chars: how much of a query counts
+    """
+
+    def __init__(self, model: Any):
+        self.table = np.ascontiguousarray(model.embedding, np.float32)
+        n_tokens = max(model.tokenizer.get_vocab().values()) + 1
+        mapping, weights = model.token_mapping, model.weights
+        self.rows = np.arange(n_tokens) if mapping is None else np.ascontiguousarray(mapping, np.int64)
+        self.weights = np.ones(n_tokens, np.float32) if weights is None else np.ascontiguousarray(weights, np.float32)
+        whole = len(self.rows) >= n_tokens <= len(self.weights) and 0 <= self.rows.min() <= self.rows.max() < len(self.table)
+        if not whole:  # the compiled loop checks no bounds
+            raise ValueError("some of its tokens have no vector")
+        self.query_chars = 512 * model.median_token_length
+        self._unknown = model.unk_token_id
+        self._tokenizer = model.tokenizer
+        self._tokenizer.no_truncation()
+        self._lock = threading.Lock()
+        self._split = _Words(self._ids).split if _splits_at_words(self._tokenizer) else self._split_by_tokens
+
+    def sums(self, texts: Sequence[str]) -> Array:
+        """The sums of the texts' token vectors, (n, dim) float64."""
+        from shards.vector_kernels import sum_tokens
+
+        with self._lock:
+            words, text_offsets, tokens, word_offsets = self._split(texts)
+        sums = np.empty((len(texts), self.table.shape[1]))
+        sum_tokens(self.table, self.rows, self.weights, tokens, word_offsets, words, text_offsets, sums)
+        return sums
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [[i for i in encoding.ids if i != self._unknown] for encoding in encodings]
+
+    def _split_by_tokens(self, texts: Sequence[str]) -> tuple[Array, Array, Array, Array]:
+        tokens, offsets = _flat(self._ids(texts))
+        return np.arange(len(tokens)), offsets, tokens, np.arange(len(tokens) + 1)
+
+
+def _splits_at_words(tokenizer: Any) -> bool:
+    """Whether a text's tokens are those of its words in a row, as in BERT: then equal words need not be tokenised again."""
+    settings = json.loads(tokenizer.to_str())
+    kinds = [(settings[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
+    return kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
+
+
+# BERT splits at white space and around punctuation. Only the ASCII part of either is split at here; the tokeniser splits the rest
+# of a chunk itself. Other control characters stay inside chunks because BERT drops them, joining their neighbours. A literal
+# "[PAD]" in a text is three words like any other, where model2vec would take it for a control token.
+_CHUNK = re.compile(r"[!-/:-@\[-`{-~]|[^ \t\n\r!-/:-@\[-`{-~]+")
+_MAX_WORDS = 1_000_000  # then the vocabulary is begun anew: about 150 MB
+_MAX_WORD_CHARS = 32_000_000  # likewise; base64 makes words of a thousand characters
+
+
+class _Words(dict[str, int]):
+    """The number of each word met so far, and its tokens. tokenise: the tokens of each of many words."""
+
+    def __init__(self, tokenise: Callable[[Sequence[str]], list[list[int]]]):
+        super().__init__()
+        self._tokenise = tokenise
+        self._begin()
+
+    def _begin(self) -> None:
+        self.clear()
+        self._new: list[str] = []
+        self._n_chars = 0
+        self._tokens = np.zeros(1 << 16, np.int64)  # grown by doubling; _offsets[i] : _offsets[i + 1] are the tokens of word i
+        self._offsets = np.zeros(1 << 16, np.int64)
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        self._new.append(word)
+        return number
+
+    def split(self, texts: Sequence[str]) -> tuple[Array, Array, Array, Array]:
+        """The arguments of `sum_tokens` that tell each text's tokens: words, text_offsets, tokens, word_offsets."""
+        if len(self) > _MAX_WORDS or self._n_chars > _MAX_WORD_CHARS:
+            self._begin()
+        words, text_offsets = _flat([list(map(self.__getitem__, _CHUNK.findall(text))) for text in texts])
+        if self._new:
+            n_old = len(self) - len(self._new)
+            tokens, offsets = _flat(self._tokenise(self._new))
+            n_tokens = self._offsets[n_old]
+            self._tokens = _with(self._tokens, n_tokens, tokens)
+            self._offsets = _with(self._offsets, n_old, offsets + n_tokens)
+            self._n_chars += sum(map(len, self._new))
+            self._new = []
+        return words, text_offsets, self._tokens, self._offsets
+
+
+def _flat(lists: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """Lists of numbers as one array and the offsets of each list in it, both int64."""
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(numbers) for numbers in lists], out=offsets[1:])
+    return np.fromiter(chain.from_iterable(lists), np.int64, int(offsets[-1])), offsets
+
+
+def _with(array: Array, place: int, values: Array) -> Array:
+    """The array with values written from `place` on, moved to one of twice the size when full."""
+    end = int(place) + len(values)
+    if end > len(array):
+        larger = np.zeros(max(end, 2 * len(array)), array.dtype)
+        larger[:place] = array[:place]
+        array = larger
+    array[place:end] = values
+    return array
+
+
+# --- dense -------------------------------------------------------------------------------------------------------------------
+
+# Texts are padded to one of these lengths, in tokens, since the length decides a transformer's bits (and little else: measured,
+# neither row, batch size nor thread count moves them in fp32). Beyond the last, multiples of it.
+_LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
+_BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # per forward pass: throughput is flat above; a lone edited file pads up to it
+_MAX_TOKENS = 8192  # read of one text, whatever the model allows: attention is quadratic
+
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names of prompts, in the order in which sentence-transformers looks
+
+
+class DenseEncoder:
+    """Any sentence-transformers text model, on its own tokens, in fixed shapes.
+
+    document_prompt, query_prompt: put before each text; None: as the model's own settings say, "" for none.
+    dtype: "bf16" is 1.8 times as fast on CPUs that have it, at a cosine of .9999 to fp32.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        resources: Resources,
+        *,
+        document_prompt: str | None = None,
+        query_prompt: str | None = None,
+        dim: int | None = None,
+        dtype: Literal["fp32", "bf16"] = "fp32",
+        device: Literal["cpu", "cuda"] | None = None,
+    ):
+        self.model, self.resources = model, resources
+        self._document_prompt, self._query_prompt, self._wanted_dim = document_prompt, query_prompt, dim
+        self._dtype, self._device = dtype, device
+
+    @property
+    def dim(self) -> int:
+        return cut_dim(self.model, self._load().dim, self._wanted_dim)
+
+    def fingerprint(self) -> str:
+        files = model_files.fingerprint(model_files.locate(self.model, self.resources), self.resources)
+        return _hash("dense", files, self._document_prompt, self._query_prompt, self._wanted_dim, self._dtype)
+
+    def encode_documents(self, texts: Sequence[str], done: Done | None = None) -> Array:
+        prompt = self._document_prompt
+        return self._encode(texts, self._load().prompt(_DOCUMENT_PROMPTS) if prompt is None else prompt, done)
+
+    def encode_queries(self, texts: Sequence[str]) -> Array:
+        """One forward pass each, so that an answer waits for no padding rows."""
+        prompt = self._prompt_of_queries()
+        parts = [self._encode([text], prompt, None, n_rows=1) for text in texts]
+        return np.concatenate(parts) if parts else np.zeros((0, self.dim), np.float32)
+
+    def reads(self, text: str) -> str:
+        return self._load().reads(text, self._prompt_of_queries())
+
+    def _prompt_of_queries(self) -> str:
+        return self._load().prompt(("query",)) if self._query_prompt is None else self._query_prompt
+
+    def _load(self) -> "_Transformer":
+        folder = model_files.locate(self.model, self.resources)
+        with _loading:
+            return _load_dense(folder, self._dtype, self._device)
+
+    def _encode(self, texts: Sequence[str], prompt: str, done: Done | None, n_rows: int | None = None) -> Array:
+        model, dim = self._load(), self.dim
+        out = np.empty((len(texts), dim), np.float32)
+        n_done = 0
+        for places, vectors in model.batches(texts, prompt, n_rows):
+            out[places] = unit_rows(vectors[:, :dim])
+            n_done += len(places)
+            if done:
+                done(n_done)
+        return out
+
+
+@lru_cache(maxsize=4)
+def _load_dense(folder: Path, dtype: str, device: str | None) -> "_Transformer":
+    try:
+        import torch
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise ModelMissing(f"Dense layers need {error.name}: run pip install sentence-transformers.") from error
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        with model_files.quiet_transformers():
+            model = SentenceTransformer(str(folder), device=device, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ModelMissing(f"Folder {folder} holds no sentence-transformers model that can be loaded on {device}: {error}") from error
+    if dtype == "bf16":
+        model = model.to(torch.bfloat16)
+    return _Transformer(model.eval(), folder, device)
+
+
+class _Transformer:
+    """A loaded model and its forward pass in fixed shapes. dim: of its vectors."""
+
+    def __init__(self, model: Any, folder: Path, device: str):
+        self._model, self._device = model, device
+        self._tokenizer = model.tokenizer
+        self._lower = bool(getattr(model[0], "do_lower_case", False))
+        self._skips_prompt = any(not getattr(module, "include_prompt", True) for module in model)
+        if not callable(self._tokenizer) or not hasattr(self._tokenizer, "pad"):
+            raise ModelMissing(f"The model in {folder} is no text transformer. Model2Vec models belong to the layer `static`.")
+        limit = model.max_seq_length or self._tokenizer.model_max_length
+        self._max_tokens = int(min(limit, _MAX_TOKENS))
+        self.dim = int(model.get_sentence_embedding_dimension())
+        self._lock = threading.Lock()  # a fast tokenizer's padding and truncation are its state
+
+    def prompt(self, names: tuple[str, ...]) -> str:
+        """The model's own prompt of the first of these names that it has, else its default, else none."""
+        prompts = self._model.prompts or {}
+        named = next((prompts[name] for name in names if prompts.get(name)), None)
+        return named or prompts.get(self._model.default_prompt_name) or ""
+
+    def batches(self, texts: Sequence[str], prompt: str, n_rows: int | None) -> Any:
+        """Yields (places, vectors): which texts, and their (len(places), dim) float32 vectors, not normalised. Shortest first.
+
+        n_rows: texts per forward pass; None: so many that it has a fixed number of tokens. Incomplete batches are filled up.
+        """
+        import torch
+
+        tokens = self._tokens([prompt + text for text in texts])
+        sizes = np.array([len(ids) for ids in tokens["input_ids"]], np.int64)
+        lengths = np.array([self._length(size) for size in sizes], np.int64)
+        extra = {"prompt_length": self._prompt_length(prompt)} if prompt and self._skips_prompt else {}
+        for length in np.unique(lengths).tolist():
+            same = np.flatnonzero(lengths == length)
+            rows = n_rows or max(_BATCH_TOKENS[self._device] // length, 1)
+            for start in range(0, len(same), rows):
+                places = same[start : start + rows]
+                filled = [*places.tolist(), *[int(places[0])] * (rows - len(places))]
+                batch = {name: [values[i] for i in filled] for name, values in tokens.items()}
+                with self._lock:
+                    features = dict(self._tokenizer.pad(batch, padding="max_length", max_length=length, return_tensors="pt"))
+                features = {name: value.to(self._device) for name, value in features.items()}
+                with torch.inference_mode():
+                    vectors = self._model.forward(features | extra)["sentence_embedding"]
+                yield places, vectors[: len(places)].float().cpu().numpy()
+
+    def reads(self, text: str, prompt: str) -> str:
+        """The beginning of a text that fits into the model's window; the whole of it where a tokenizer cannot tell."""
+        if not self._tokenizer.is_fast:
+            return text
+        near = text.strip()[: self._max_tokens * 64]  # no tokeniser merges that much on average
+        with self._lock:
+            offsets = self._tokenizer(prompt + near, truncation=True, max_length=self._max_tokens, return_offsets_mapping=True)
+        end = max((stop for _, stop in offsets["offset_mapping"]), default=0) - len(prompt)
+        rest = near[max(end, 0) :].strip()
+        return text if not rest and len(near) == len(text.strip()) else near[: max(end, 0)]
+
+    def _tokens(self, texts: list[str]) -> dict[str, list[list[int]]]:
+        stripped = [text.strip() for text in texts]  # as sentence-transformers does
+        if not stripped:
+            return {"input_ids": []}
+        if self._lower:
+            stripped = [text.lower() for text in stripped]
+        with self._lock:
+            return dict(self._tokenizer(stripped, truncation=True, max_length=self._max_tokens, padding=False))
+
+    def _length(self, size: int) -> int:
+        fitting = next((length for length in _LENGTHS if length >= size), -(-size // _LENGTHS[-1]) * _LENGTHS[-1])
+        return min(fitting, self._max_tokens)
+
+    def _prompt_length(self, prompt: str) -> int:
+        """Tokens of the prompt with those that open a text, for models whose pooling leaves it out."""
+        ids = self._tokens([prompt])["input_ids"][0]
+        return len(ids) - (ids[-1] in self._tokenizer.all_special_ids)

@@ -1,0 +1,61 @@
+"""The piece of a document that shows why it was found."""
+
+import re
+from collections.abc import Sequence
+
+from shards.types import Excerpt
+
+
+def _char_start(text: memoryview, at: int) -> int:
+    """The nearest UTF-8 character boundary at or before a byte offset."""
+    while 0 < at < len(text) and text[at] & 0xC0 == 0x80:
+        at -= 1
+    return at
+
+
+def focus(text: bytes, words: Sequence[str], window: int) -> int:
+    """Offset into `text` where a window of that many bytes shows the most distinct words; 0 when none occurs."""
+    if not words or len(text) <= window:
+        return 0
+    lowered = text.lower()
+    marks: list[tuple[int, int]] = []
+    for number, word in enumerate(words[:16]):
+        encoded = word.encode("utf-8", "surrogateescape")
+        marks += [(m.start(), number) for m, _ in zip(re.finditer(re.escape(encoded), lowered), range(64), strict=False)]
+    marks.sort()
+    best, best_at, left = 0, 0, 0
+    counts: dict[int, int] = {}
+    for at, number in marks:
+        counts[number] = counts.get(number, 0) + 1
+        while at - marks[left][0] > window:
+            first = marks[left][1]
+            counts[first] -= 1
+            if not counts[first]:
+                del counts[first]
+            left += 1
+        if len(counts) > best:
+            best, best_at = len(counts), marks[left][0]
+    return best_at
+
+
+def excerpt(text: memoryview, start: int, end: int, words: Sequence[str], size: int) -> Excerpt:
+    """At most about `size` bytes of a rendition around span [start, end), cut at lines where lines allow.
+
+    A long span is narrowed to where most of the words stand; a short one is widened to whole lines.
+    """
+    start, end = max(0, min(start, len(text))), max(0, min(end, len(text)))
+    if end - start > size:
+        start += focus(bytes(text[start:end]), words, size * 3 // 4)
+        end = min(end, start + size)
+    before = bytes(text[max(0, start - size) : start])
+    line_start = start - len(before) + before.rfind(b"\n") + 1 if b"\n" in before or start <= size else start - size // 4
+    a = max(line_start, start - size // 2)
+    b = min(len(text), a + size)
+    if b < len(text):
+        cut = bytes(text[a:b]).rfind(b"\n")
+        if a + cut >= end:
+            b = a + cut
+    a, b = _char_start(text, a), _char_start(text, b)
+    body = bytes(text[a:b])
+    line = bytes(text[:a]).count(b"\n") + 1
+    return Excerpt(a, b, line, body.decode("utf-8", "replace"))

@@ -1,0 +1,150 @@
+"""One published generation of a corpus, opened: its manifest, spaces, statistics and null models.
+
+Hosts open its shards; coordinators its statistics. Everything here is a cache over write-once files.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.errors import NotFound
+from shards.identity import bucket_of
+from shards.layers import SpaceSpec, create
+from shards.layers.contract import Resources
+from shards.manifest import Root, SegmentRef, ShardPage, SpaceRef, corpus_store, latest_generation, read_page, read_root
+from shards.segment import Segment, Tombstones
+from shards.shard import Shard, Space
+
+if TYPE_CHECKING:
+    from shards.cache import FileCache
+    from shards.nulls import CorpusNulls
+    from shards.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+def spec_of(ref: SpaceRef) -> SpaceSpec:
+    """The spec a manifest's space was built by."""
+    return SpaceSpec(ref.name, ref.layer, dict(ref.params), tuple(ref.scope))
+
+
+def open_spaces(refs: tuple[SpaceRef, ...], resources: Resources, opened: Iterable[Space] = ()) -> dict[str, Space]:
+    """The layers of a manifest, by space name; models are loaded only when one is asked to encode.
+
+    opened: spaces of an earlier generation, whose layers (and loaded models) are taken over where the ids agree.
+    """
+    known = {space.id: space.layer for space in opened}
+    return {
+        ref.name: Space(ref.name, ref.space_id, known.get(ref.space_id) or create(spec_of(ref), resources)) for ref in refs
+    }
+
+
+@dataclass
+class Generation:
+    """A generation of one corpus. store: the corpus's own folder. Immutable; safe for many threads."""
+
+    root: Root
+    store: "Store"
+    cache: "FileCache"
+    spaces: dict[str, Space]
+    segments: dict[str, Segment] = field(default_factory=dict)  # by segment id; may be shared with other generations
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _statistics: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(
+        cls,
+        store: "Store",
+        cache: "FileCache",
+        corpus: str,
+        number: int | None,
+        resources: Resources,
+        segments: dict[str, Segment] | None = None,
+        opened: Iterable[Space] = (),
+    ) -> "Generation":
+        """Generation `number` (None: the newest) of a corpus below `store`. Raises NotFound, naming the corpora there are.
+
+        segments: opened ones to share, by id; opened: see `open_spaces`.
+        """
+        if number is None:
+            number = latest_generation(store, corpus)
+        if number is None:
+            from shards.manifest import list_corpora
+
+            known = ", ".join(list_corpora(store)) or "none yet"
+            raise NotFound(f"No corpus {corpus!r} in {store.url}. Known: {known}. Build it with `sondage index`.")
+        return cls.of_root(read_root(store, corpus, number), store, cache, resources, segments, opened)
+
+    @classmethod
+    def of_root(
+        cls,
+        root: Root,
+        store: "Store",
+        cache: "FileCache",
+        resources: Resources,
+        segments: dict[str, Segment] | None = None,
+        opened: Iterable[Space] = (),
+    ) -> "Generation":
+        """The generation of a root manifest, published or about to be."""
+        spaces = open_spaces(root.spaces, resources, opened)
+        return cls(root, corpus_store(store, root.corpus), cache, spaces, {} if segments is None else segments)
+
+    @cached_property
+    def pages(self) -> tuple[ShardPage, ...]:
+        """The manifest page of every shard, in shard order."""
+        return tuple(read_page(self.store, shard.page, ShardPage) for shard in self.root.shards)
+
+    def segment(self, ref: SegmentRef) -> Segment:
+        """A segment, opened once and shared."""
+        with self._lock:
+            if ref.id not in self.segments:
+                self.segments[ref.id] = Segment(ref, self.store, self.cache)
+            return self.segments[ref.id]
+
+    def shard(self, number: int) -> Shard:
+        """Open one shard: maps its files, nothing is copied."""
+        page = self.pages[number]
+        return Shard(
+            page, [self.segment(r) for r in page.segments], [Tombstones.read(self.store, r) for r in page.segments], self.spaces
+        )
+
+    def shard_of(self, document: bytes) -> int:
+        """The shard that owns a content hash."""
+        bucket = bucket_of(document)
+        return next(s.shard for s in self.root.shards if s.buckets[0] <= bucket < s.buckets[1])
+
+    def statistics(self, space: str) -> Any:
+        """The corpus-wide statistics of a space: the sum over segments, less that of tombstones. Collected once."""
+        with self._lock:
+            if space not in self._statistics:
+                self._statistics[space] = self._collect(self.spaces[space])
+            return self._statistics[space]
+
+    def _collect(self, space: Space) -> Any:
+        parts: list[tuple[int, dict[str, np.ndarray]]] = []
+        for page in self.pages:
+            for ref in page.segments:
+                arrays = self.segment(ref).statistics(space.id, ref)
+                if arrays is not None:
+                    parts.append((1, arrays))
+                if ref.tombstones is not None:
+                    dead = Tombstones.read(self.store, ref).statistics.get(space.id)
+                    if dead is not None:
+                        parts.append((-1, dead))
+        return space.layer.collect(parts)
+
+    @cached_property
+    def nulls(self) -> "CorpusNulls | None":
+        """The null models this generation is judged by; None before the first fit."""
+        if self.root.nulls is None:
+            return None
+        from shards.nulls import CorpusNulls
+
+        return CorpusNulls.from_json(json.loads(self.store.read(self.root.nulls.name)))
+

@@ -1,0 +1,175 @@
+"""Postings as they lie in a segment: built from units of text, joined, and counted. Plain arrays; the loops are compiled.
+
+term_hashes     (t,) uint64, ascending: the vocabulary; two terms of one hash are one term (expected once in 10^9 segments of
+                200,000 terms). Hashes, not strings: tables of many segments then merge as sorted arrays
+term_offsets    (t + 1,) int64 into the postings
+posting_units   (p,) int32, ascending within a term; posting_tfs (p,) uint8, saturating
+unit_rows       (u,) int32, ascending; unit_starts, unit_ends (u,) int64, bytes of the rendition; unit_lengths (u,) int32, words
+in_scope        (rows,) bool, the rows that this space is built for
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from shards.analysis import Analyser
+from shards.documents import Documents
+from shards.types import Array, Arrays
+
+
+def term_hash(term: str) -> int:
+    """What a term is called in arrays: 64 bits of BLAKE2b (not a quick hash: a document must not be able to pose as a word)."""
+    return int(_term_hashes([term])[0])
+
+
+def _term_hashes(terms: Iterable[str]) -> Array:
+    digests = [hashlib.blake2b(term.encode(), digest_size=8).digest() for term in terms]
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64, copy=False)
+
+
+def build_postings(
+    documents: Documents,
+    rows: Array,
+    starts: Array,
+    ends: Array,
+    in_scope: Array,
+    analyser_of_kind: Callable[[str], Analyser],
+    step: Callable[[str], None] = lambda _name: None,
+) -> Arrays:
+    """The postings of the units [starts, ends) of `rows`. `step` is told what comes next and may raise Cancelled."""
+    from shards import posting_kernels as kernels
+    from shards.token_kernels import WORD_BYTES, tokenise
+
+    of_kind = [analyser_of_kind(kind) for kind in documents.kind_names]
+    analysers = sorted(set(of_kind))
+    group_of_kind = np.array([analysers.index(analyser) for analyser in of_kind], np.uint8)
+    groups = group_of_kind[documents.kinds[rows]] if len(rows) else np.zeros(0, np.uint8)
+    base = documents.starts[rows]
+    step("tokenise")
+    text = sealed(documents.text)
+    tokens, token_offsets, *types = tokenise(text, base + starts, base + ends, groups, WORD_BYTES)
+    step("analyse")
+    term_hashes, type_offsets, type_terms, type_atoms = _analyse_types(text, *types, analysers)
+    step("invert")
+    frequencies = kernels.document_frequencies(tokens, token_offsets, type_offsets, type_terms, len(term_hashes))
+    term_offsets = _offsets(frequencies)
+    units, tfs, lengths = kernels.invert(tokens, token_offsets, type_offsets, type_terms, type_atoms, term_offsets)
+    return {
+        "term_hashes": term_hashes,
+        "term_offsets": term_offsets,
+        "posting_units": units,
+        "posting_tfs": tfs,
+        "unit_rows": rows.astype(np.int32),
+        "unit_starts": starts.astype(np.int64),
+        "unit_ends": ends.astype(np.int64),
+        "unit_lengths": lengths,
+        "in_scope": in_scope,
+    }
+
+
+def _analyse_types(
+    text: Array, starts: Array, sizes: Array, groups: Array, analysers: Sequence[Analyser]
+) -> tuple[Array, Array, Array, Array]:
+    """Vocabulary, and each distinct token's terms in it: term_hashes, type_offsets, type_terms, type_atoms."""
+    view = memoryview(text)
+    n_terms = np.zeros(len(starts), np.int64)
+    n_atoms = np.zeros(len(starts), np.int32)
+    numbers: dict[str, int] = {}
+    pieces: list[Array] = []
+    for group, analyser in enumerate(analysers):
+        members = np.flatnonzero(groups == group)
+        places = zip(starts[members].tolist(), sizes[members].tolist(), strict=True)
+        flat = analyser.analyse_flat([str(view[place : place + size], "utf-8", "replace") for place, size in places])
+        number = np.array([numbers.setdefault(term, len(numbers)) for term in flat.terms], np.int64)
+        pieces.append(number[np.array(flat.numbers, np.int64)])
+        of_word = np.array(flat.sizes, np.int64)
+        ends = _offsets(flat.n_words)
+        n_terms[members] = np.diff(_offsets(of_word)[ends])
+        n_atoms[members] = np.diff(_offsets(np.maximum(of_word - 1, 1))[ends])
+    term_hashes, rank = np.unique(_term_hashes(numbers), return_inverse=True)
+    type_terms = np.empty(n_terms.sum(), np.int32)
+    for group, of_group in enumerate(pieces):
+        type_terms[np.repeat(groups == group, n_terms)] = rank[of_group]
+    return term_hashes, _offsets(n_terms), type_terms, n_atoms
+
+
+def merge_postings(parts: Sequence[tuple[Arrays, Array]], n_rows: int) -> Arrays:
+    """The postings of the joined segment, the same arrays as built from its documents.
+
+    parts: (arrays, (rows,) int32 new row of each old one, -1 where dropped).
+    """
+    from shards import posting_kernels as kernels
+
+    in_scope = np.zeros(n_rows, np.bool_)
+    unit_parts: dict[str, list[Array]] = {name: [] for name in ("unit_rows", "unit_starts", "unit_ends", "unit_lengths")}
+    kept_units: list[Array] = []
+    for arrays, new_rows in parts:
+        in_scope[new_rows[new_rows >= 0]] = arrays["in_scope"][new_rows >= 0]
+        rows = new_rows[arrays["unit_rows"]]
+        kept = np.flatnonzero(rows >= 0)
+        kept_units.append(kept)
+        unit_parts["unit_rows"].append(rows[kept].astype(np.int32))
+        for name in ("unit_starts", "unit_ends", "unit_lengths"):
+            unit_parts[name].append(arrays[name][kept])
+    dtypes = {"unit_rows": np.int32, "unit_starts": np.int64, "unit_ends": np.int64, "unit_lengths": np.int32}
+    joined = {name: _concatenate(pieces, dtypes[name]) for name, pieces in unit_parts.items()}
+    order = kernels.stable_order(joined["unit_rows"], n_rows)
+    new_numbers = np.empty(len(order), np.int32)
+    new_numbers[order] = np.arange(len(order), dtype=np.int32)
+
+    vocabulary = np.unique(_concatenate([arrays["term_hashes"] for arrays, _ in parts], np.uint64))
+    terms: list[Array] = []
+    units: list[Array] = []
+    tfs: list[Array] = []
+    first = 0
+    for (arrays, _), kept in zip(parts, kept_units, strict=True):
+        mapped = np.full(len(arrays["unit_rows"]), -1, np.int32)
+        mapped[kept] = new_numbers[first : first + len(kept)]
+        first += len(kept)
+        unit_of = mapped[arrays["posting_units"]]
+        numbers = np.searchsorted(vocabulary, arrays["term_hashes"]).astype(np.int32)
+        term_of = np.repeat(numbers, np.diff(arrays["term_offsets"]))
+        live = unit_of >= 0
+        terms.append(term_of[live])
+        units.append(unit_of[live])
+        tfs.append(arrays["posting_tfs"][live])
+    term, unit, tf = _concatenate(terms, np.int32), _concatenate(units, np.int32), _concatenate(tfs, np.uint8)
+    by_unit = kernels.stable_order(unit, len(order))
+    place = by_unit[kernels.stable_order(term[by_unit], len(vocabulary))]
+    frequencies = np.bincount(term, minlength=len(vocabulary))
+    used = frequencies > 0
+    return {
+        "term_hashes": vocabulary[used],
+        "term_offsets": _offsets(frequencies[used]),
+        "posting_units": unit[place],
+        "posting_tfs": tf[place],
+        **{name: array[order] for name, array in joined.items()},
+        "in_scope": in_scope,
+    }
+
+
+def term_frequencies(arrays: Arrays, units: Array | None = None) -> tuple[Array, Array]:
+    """(hashes uint64, number of units uint32) of the terms that occur. units: (u,) bool, count these only."""
+    if units is None:
+        return arrays["term_hashes"], np.diff(arrays["term_offsets"]).astype(np.uint32)
+    before = _offsets(units[arrays["posting_units"]])
+    counts = before[arrays["term_offsets"][1:]] - before[arrays["term_offsets"][:-1]]
+    return arrays["term_hashes"][counts > 0], counts[counts > 0].astype(np.uint32)
+
+
+def sealed(array: Array) -> Array:
+    """A read-only view: kernels are compiled once per writability, and files are mapped read-only."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _offsets(counts: Array | Sequence[int]) -> Array:
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def _concatenate(pieces: list[Array], dtype: type) -> Array:
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype)

@@ -1,0 +1,151 @@
+"""Which queries the null models are fitted on: sentences of the corpus itself, and its words in senseless order.
+
+Probes depend on the documents and a salt alone, never on shards or segments: a shard offers its best-ranked documents, the
+best of all offers are the best of the corpus, and each gives one sentence. Everything random is drawn from hashes, not
+from a generator, so that the same corpus has the same null models on every machine and numpy version.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shards.types import Array
+
+N_PROBES = 128  # a dial; EVIDENCE section 8: nDCG is flat from 16 to 256
+N_OFFERED = 4 * N_PROBES  # documents a shard offers: some have no sentence, and shuffled queries want many sources
+MIN_WORDS, MAX_WORDS = 5, 40  # shorter sentences say too little to be found again, longer ones are seldom asked
+MAX_SHORT = 8  # words; longer queries are compared with whole sentences
+WINDOW_BYTES = 65_536  # of a long document only a window at a hashed place is read: 512 documents cost at most 32 MiB
+
+# Scripts written without spaces count each character as a word: 5 to 40 of them are a sentence too.
+_WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_]+(?:['’\-][^\W_]+)*")
+_LETTER = re.compile(r"[^\W\d_]")
+# What code wraps around its words; apostrophes, hyphens, commas and full stops stay, as people write them.
+_CODE = re.compile(r"[`{}\[\]()<>|\\/*#=+~^@$%&_;:\"]+|--+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n\s*\n")
+_SPACES = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A query whose answer is known: `text` was taken from the document with content hash `source`."""
+
+    source: bytes
+    text: str
+
+    @property
+    def n_words(self) -> int:
+        return count_words(self.text)
+
+
+def count_words(text: str) -> int:
+    """How long a query is, as the null models count it: words that could be looked for."""
+    return len(_WORD.findall(text))
+
+
+def _draw(salt: bytes, *parts: bytes | int) -> int:
+    """A uniform 64-bit integer that depends on its arguments alone."""
+    digest = hashlib.blake2b(key=hashlib.blake2b(salt).digest(), digest_size=8)
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else part.to_bytes(8, "big"))
+    return int.from_bytes(digest.digest(), "big")
+
+
+def rank_hashes(hashes: Array, salt: bytes = b"") -> Array:
+    """Documents in a random but reproducible order: positions in `hashes`, first the one to be asked first.
+
+    hashes: (n, 20) uint8, distinct. Returns (n,) int64. The order of any two documents does not depend on the others, so the
+    best of all shards' best are the best of the corpus.
+    """
+    # Content hashes are uniform already; a keyed mix (splitmix64's finaliser: Steele, Lea & Flood 2014) makes an order of
+    # its own for each salt at 20 ns a document, where a cryptographic hash per document would take a second per million.
+    prefix = np.ascontiguousarray(hashes[:, :8]).view(">u8").reshape(-1).astype(np.uint64)
+    mixed = prefix ^ np.uint64(_draw(salt))
+    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    order = np.argsort(mixed, kind="stable")
+    if (mixed[order][1:] == mixed[order][:-1]).any():  # 64 equal bits: decide by the whole hash
+        order = np.lexsort((*hashes.T[::-1], mixed))
+    return order
+
+
+def sentences(text: str) -> list[str]:
+    """The pieces of a rendition that could be asked: 5 to 40 words each, on one line, without code's punctuation.
+
+    Sentences end at a full stop or blank line; longer ones are cut after 40 words. Most of a piece's words must have letters,
+    which leaves tables of numbers out.
+    """
+    found = []
+    for piece in _SENTENCE_END.split(text):
+        piece = _SPACES.sub(" ", _CODE.sub(" ", piece))
+        words = list(_WORD.finditer(piece))
+        for first in range(0, len(words), MAX_WORDS):
+            part = words[first : first + MAX_WORDS]
+            with_letters = sum(_LETTER.search(word.group()) is not None for word in part)
+            if len(part) >= MIN_WORDS and 2 * with_letters > len(part):
+                found.append(piece[part[0].start() : part[-1].end()])
+    return found
+
+
+def _window(document: bytes, rendition: bytes | memoryview, salt: bytes) -> str:
+    start = 0
+    if len(rendition) > WINDOW_BYTES:
+        start = _draw(salt, b"window", document) % (len(rendition) - WINDOW_BYTES)
+    return bytes(rendition[start : start + WINDOW_BYTES]).decode("utf-8", "ignore")
+
+
+def choose_probes(
+    ranked: Iterable[tuple[bytes, bytes | memoryview]], salt: bytes = b"", n_probes: int = N_PROBES
+) -> tuple[Probe, ...]:
+    """One sentence from each of the first `n_probes` documents that have one.
+
+    ranked: (content hash, rendition) in the order of `rank_hashes`; read only as far as needed. A small corpus gives fewer.
+    """
+    probes: list[Probe] = []
+    if n_probes < 1:
+        return ()
+    for document, rendition in ranked:
+        if choice := sentences(_window(document, rendition, salt)):
+            probes.append(Probe(document, choice[_draw(salt, b"sentence", document) % len(choice)]))
+            if len(probes) == n_probes:
+                break
+    return tuple(probes)
+
+
+def shorten(probes: Sequence[Probe], salt: bytes = b"") -> tuple[Probe, ...]:
+    """Parts of the probes, 1 to 8 words each: most of what people ask is shorter than a sentence, and scores lower.
+
+    The i-th part has 1 + i % 8 words (or all of its probe's) from a random place of the i-th probe.
+    """
+    parts = []
+    for i, probe in enumerate(probes):
+        words = list(_WORD.finditer(probe.text))
+        n_words = min(1 + i % MAX_SHORT, len(words))
+        first = _draw(salt, b"part", i, probe.source) % (len(words) - n_words + 1)
+        parts.append(Probe(probe.source, probe.text[words[first].start() : words[first + n_words - 1].end()]))
+    return tuple(parts)
+
+
+def shuffle_words(
+    documents: Sequence[tuple[bytes, bytes | memoryview]], probes: Sequence[Probe], salt: bytes = b"", n_queries: int = N_PROBES
+) -> tuple[str, ...]:
+    """Queries that mean nothing, for what chance alone brings: each word from a random place of a random document.
+
+    documents: (content hash, rendition) in the order of `rank_hashes`, more of them than probes where there are more.
+    The i-th query has as many words as the i-th probe (modulo their number). No probes or no words: no queries.
+    """
+    pools = [words for key, body in documents if (words := _WORD.findall(_window(key, body, salt)))]
+    if not pools or not probes:
+        return ()
+    queries = []
+    for i in range(n_queries):
+        words = []
+        for j in range(probes[i % len(probes)].n_words):
+            pool = pools[_draw(salt, b"document", i, j) % len(pools)]
+            words.append(pool[_draw(salt, b"word", i, j) % len(pool)])
+        queries.append(" ".join(words))
+    return tuple(queries)

@@ -1,0 +1,77 @@
+"""A whole small engine in this process for tests: the real store, job, host and coordinator, without Ray."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.host import Host
+from cluster.local import LocalSearcher
+from jobs.pool import LocalPool, WorkerSettings
+from serve.calibrate import Calibrator
+from serve.coordinator import Coordinator
+from serve.schema import SearchAnswer, SearchRequest
+from shards.cache import FileCache
+from shards.corpus import Source
+from shards.generation import Generation
+from shards.layers import SpaceSpec
+from shards.layers.contract import Resources
+from shards.store import Store, open_store
+from shards.update import Options, Outcome, Updater
+
+
+class Engine:
+    """Corpora below one store. layers: specs as on the command line."""
+
+    def __init__(self, folder: Path, layers: Sequence[str] = ("names", "text", "bm25"), store: Store | None = None):
+        self.folder = folder
+        self.store = store or open_store(str(folder / "store"))
+        self.layers = layers
+        self.cache = FileCache(folder / "cache", 1 << 30)
+        self.resources = Resources()
+
+    def index(self, source: Path | str, corpus: str = "c", calibrate: bool = True, **options: Any) -> Outcome:
+        """One run of the index job."""
+        layers = options.pop("layers", self.layers)
+        name = options.pop("source_name", "main")
+        globs = {key: tuple(options.pop(key, ())) for key in ("include", "exclude")}
+        asked = Options(corpus, Source(name, str(source), **globs), tuple(SpaceSpec.parse(t) for t in layers), **options)
+
+        def pool(corpus_store: Store, specs: dict[str, tuple[SpaceSpec, str]]) -> LocalPool:
+            settings = WorkerSettings(corpus_store.url, {}, self.folder / "cache", 1 << 30, specs, self.resources)
+            made = LocalPool(settings)
+            made.worker.store = corpus_store  # the very store, which a test may have made faulty
+            return made
+
+        return Updater(self.store, self.cache, self.resources, pool, Calibrator() if calibrate else None).run(asked)
+
+    def generation(self, corpus: str = "c", number: int | None = None) -> Generation:
+        return Generation.open(self.store, self.cache, corpus, number, self.resources)
+
+    def search_many(self, requests: Sequence[Mapping[str, Any]], corpus: str = "c") -> list[SearchAnswer]:
+        """Answers of a fresh coordinator over a fresh host."""
+
+        async def run() -> list[SearchAnswer]:
+            host = Host(self.store.url, {}, str(self.folder / "cache"), 1 << 30)
+            host.store = self.store
+            coordinator = Coordinator(self.store, LocalSearcher(host), self.resources, self.cache)
+            return [await coordinator.search(SearchRequest(**{"corpus": corpus, "budget_ms": 30_000} | dict(r))) for r in requests]
+
+        return asyncio.run(run())
+
+    def search(self, query: str = "", corpus: str = "c", **request: Any) -> SearchAnswer:
+        return self.search_many([{"query": query, **request}], corpus)[0]
+
+
+def paths(answer: SearchAnswer) -> list[str]:
+    """The first path of each hit."""
+    return [hit.entries[0].path for hit in answer.hits]
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Files below a folder, by relative path."""
+    for name, body in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body.encode() if isinstance(body, str) else body)
+    return folder

@@ -1,0 +1,57 @@
+"""The coordinator on Ray Serve: put there by the job, asked over HTTP, replaced, removed."""
+
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from jobs.settings import Settings
+from shards.errors import BadSpec
+
+KEY = "a-key-of-some-length"
+
+# Ray's own code, when it is imported.
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_the_job_deploys_replaces_and_removes_the_application(cluster, namespace, tmp_path: Path):
+    import sondage
+    from jobs.deploy import NotDeployed, deploy, stop
+
+    given = {"store": str(tmp_path / "index"), "cache": str(tmp_path / "cache"), "port": free_port(), "namespace": namespace}
+    settings = Settings.load({}, **given, api_keys=[KEY]).service_settings()
+    try:
+        url = deploy(settings)
+        assert url == f"http://127.0.0.1:{given['port']}"
+        with sondage.connect(url, KEY) as client:
+            assert client.status()["store"] == given["store"]
+            with pytest.raises(sondage.SondageError, match="No corpus 'a'"):
+                client.search("q", corpus="a")
+        assert httpx.get(f"{url}/v1/status").status_code == 401
+        body = {"corpus": "a", "query": "x" * (1 << 20)}
+        assert httpx.post(f"{url}/v1/search", json=body, headers={"X-API-Key": KEY}, timeout=30).status_code == 413
+        assert httpx.get(f"{url}/docs").status_code == 200
+
+        assert deploy(Settings.load({}, **given).service_settings()) == url  # again, now without a key
+        assert httpx.get(f"{url}/v1/status").status_code == 200
+
+        elsewhere = Settings.load({}, **{**given, "port": free_port()}).service_settings()
+        with pytest.raises(NotDeployed, match="keeps these"):
+            deploy(elsewhere, timeout_s=5)
+    finally:
+        assert stop(namespace)
+    assert not stop(namespace)
+
+
+def test_a_cluster_needs_a_port_of_its_own(tmp_path: Path):
+    from jobs.deploy import deploy
+
+    with pytest.raises(BadSpec, match="Port 0"):
+        deploy(Settings.load({}, store=str(tmp_path), port=0).service_settings())
