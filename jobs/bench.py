@@ -6,6 +6,7 @@ imports  time to import each package
 """
 
 import argparse
+import io
 import json
 import os
 import platform
@@ -75,7 +76,7 @@ def bench_index(progress: Progress, rounds: int = 3) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="sondage-bench-") as scratch:
         source = copy_of_stdlib(Path(scratch) / "src")
         edited = source / "json" / "decoder.py"
-        silent = Progress(open(os.devnull, "w"))
+        silent = Progress(io.StringIO())
 
         def run(store: str, layers: str) -> Any:
             args = index.parser().parse_args(

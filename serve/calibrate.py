@@ -17,20 +17,22 @@ from shards.candidates import merge
 from shards.generation import Generation
 from shards.layers.contract import Reader, Request
 from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, median_sd
-from shards.plan import Everything, Plan, SpaceQuery
+from shards.plan import Everything, Glob, Or, Plan, Predicate, SpaceQuery
 from shards.probes import N_OFFERED, Probe, choose_probes, rank_hashes, shorten, shuffle_words
 from shards.shard import Shard, Space
 from shards.types import Array, Budget
 
 logger = logging.getLogger(__name__)
 
+EVERYTHING = Everything()
 
-def sample(shards: list[Shard], n: int = N_OFFERED) -> list[tuple[bytes, bytes]]:
-    """The corpus's first `n` documents in the order of `rank_hashes`, with their renditions; the same for any sharding."""
+
+def sample(shards: list[Shard], where: Predicate = EVERYTHING, n: int = N_OFFERED) -> list[tuple[bytes, bytes]]:
+    """The first `n` documents in scope in the order of `rank_hashes`, with their renditions; the same for any sharding."""
     offers: list[tuple[Array, Shard]] = []
     for shard in shards:
-        for view in shard.views:
-            hashes = view.segment.documents.hashes[view.live_docs]
+        for view, allowed in zip(shard.views, shard.documents_in(where), strict=True):
+            hashes = view.segment.documents.hashes[allowed]
             offers.append((hashes[rank_hashes(hashes)[:n]], shard))
     if not offers:
         return []
@@ -69,7 +71,9 @@ class Calibrator:
         for name, space in sorted(generation.spaces.items()):
             if space.layer.null != "moments":
                 continue
-            fitted = self._space(generation, shards, space, probes)
+            # A space that was built for some paths only is probed with sentences of these: others are strangers to it.
+            own = choose_probes(sample(shards, Or(tuple(map(Glob, space.scope))))) if space.scope else probes
+            fitted = self._space(generation, shards, space, own)
             if fitted is not None:
                 spaces[name] = fitted
         n_docs = generation.root.n_docs

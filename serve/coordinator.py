@@ -221,7 +221,7 @@ class Coordinator:
         verdict, why = "none", "nothing was asked of any space"
         if found is not None:
             facts = self._facts(generation, prepared, found)
-            silent = [name for name, reason in reasons.items() if reason == NOTHING_TO_ASK]
+            silent = [n for n, reason in reasons.items() if reason == NOTHING_TO_ASK and not generation.spaces[n].scope]
             fused = fuse(found, facts, generation.nulls, generation.root.n_docs, silent)
             explicit = bool(request.forms) or request.layers != "auto"
             verdict, why = judge(fused, facts, generation.nulls, explicit=explicit, n_words=count_words(request.query))
@@ -252,7 +252,7 @@ class Coordinator:
             null_version=generation.root.null_version,
             verdict=verdict,
             verdict_reason=why,
-            complete=bool(status) and all(s.state == "ready" for s in status),
+            complete=bool(status) and all(s.state in ("ready", "scoped") for s in status),
             hits=hits,
             cursor=following,
             layers=_layers(generation, names, prepared, reasons, found, fused),
@@ -280,14 +280,15 @@ class Coordinator:
         facts = []
         for query in prepared:
             space = generation.spaces[query.space]
-            rarity = space.layer.null == "rarity"
+            exact = query.log_p is not None
             facts.append(
                 SpaceFacts(
                     name=query.space,
                     null=space.layer.null,
                     n_units=self._units_in_scope(generation, space, found),
                     origin=space.layer.origin,
-                    surprise=(lambda scores, layer=space.layer, query=query: layer.surprise(query, scores)) if rarity else None,
+                    whole=all(s.state == "ready" for s in found.status if s.space == query.space),
+                    surprise=(lambda scores, layer=space.layer, query=query: layer.surprise(query, scores)) if exact else None,
                 )
             )
         return facts

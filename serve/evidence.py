@@ -23,8 +23,9 @@ CERTAINTY = 64.0
 class SpaceFacts:
     """What fusion has to know of one space of the plan.
 
-    n_units: its live units in the scope asked, the multiplier of E. surprise: rarity layers only, `Layer.surprise` bound to
-    the query: raw scores to nats.
+    n_units: its live units in the scope asked, the multiplier of E. surprise: `Layer.surprise` bound to a query that has a
+    `log_p` (always in rarity spaces): raw scores to nats. whole: it has looked at the whole scope; False where it is built for
+    some paths only, or was late: what it did not find says nothing then.
     """
 
     name: str
@@ -32,6 +33,7 @@ class SpaceFacts:
     n_units: int
     origin: Literal["source", "derived"] = "source"
     surprise: Callable[[Array], Array] | None = None
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +125,8 @@ def fuse(
             z[:, j] = standardise(scores, moments)
             evidence = normal_surprise(z[:, j], moments.n if moments else 0)
             kinds.append("normal")
+        if space.null == "moments" and space.surprise is not None:
+            evidence = np.fmax(evidence, soft_cap(space.surprise(scores), CERTAINTY))
         surprises[:, j] = np.where(np.isfinite(scores), np.maximum(evidence, 0.0), 0.0)
         if space.null == "moments" and space.origin == "source":
             n_units = moments.n if moments else space.n_units

@@ -26,6 +26,9 @@ FOREIGN_P = 0.05
 def conformal_ps(fused: Fused, spaces: Sequence[SpaceFacts], nulls: CorpusNulls | None, n_words: int | None) -> dict[str, float]:
     """Per similarity space with a fitted null and known-item power: p that the query is at home here (`SpaceNull.conformal_p`).
 
+    Only spaces that looked at the whole scope are asked: a query about something else than a space was built for is no stranger
+    to the corpus, and a search that was cut short has not missed what it did not look at.
+
     The best of a part of the units is lower than the best of all: in a scope of the share f of the units p becomes p^f, as for
     independent maxima, so that a narrow filter does not make a query foreign. n_words: length of the query; None (unknown)
     compares with the shortest probes, whose scores are lowest.
@@ -33,7 +36,7 @@ def conformal_ps(fused: Fused, spaces: Sequence[SpaceFacts], nulls: CorpusNulls 
     ps = {}
     for j, space in enumerate(spaces):
         null = nulls.spaces.get(space.name) if nulls is not None and space.null == "moments" else None
-        if null is None or space.origin == "derived" or not null.gate or not len(null.home_maxima):
+        if null is None or not space.whole or space.origin == "derived" or not null.gate or not len(null.home_maxima):
             continue
         scores = fused.scores[:, j]
         best = float(np.max(scores, initial=-np.inf, where=~np.isnan(scores)))
@@ -81,7 +84,8 @@ def judge(
     if exact is not None and (exact[0] <= 0 or explicit):
         return "weak", f"{exact[1]} has a match that chance may give, too (E = {math.exp(min(exact[0], 700.0)):.1g})"
     if not ps:
-        return "weak", "no null model is fitted yet, so chance cannot be told from an answer"
+        why = "no null model is fitted yet" if not fitted else "no similarity space looked at the whole scope"
+        return "weak", f"{why}, so chance cannot be told from an answer"
     level = max(FOREIGN_P / len(ps), 1 / (1 + N_NEAR))  # with many spaces: where it finds less than for any probe
     foreign = [name for name, p in ps.items() if p <= level]
     # A single similarity space's own E is no veto: static vectors of 78 % of random strings have E <= 0.05 on CISI, since z only

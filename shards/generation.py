@@ -41,7 +41,8 @@ def open_spaces(refs: tuple[SpaceRef, ...], resources: Resources, opened: Iterab
     """
     known = {space.id: space.layer for space in opened}
     return {
-        ref.name: Space(ref.name, ref.space_id, known.get(ref.space_id) or create(spec_of(ref), resources)) for ref in refs
+        ref.name: Space(ref.name, ref.space_id, known.get(ref.space_id) or create(spec_of(ref), resources), tuple(ref.scope))
+        for ref in refs
     }
 
 

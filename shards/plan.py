@@ -79,7 +79,7 @@ class SpaceQuery:
     """One space's question, prepared once by the coordinator with global statistics.
 
     asked: what the space was really asked, for people. payload: the layer's own picklable value, small (kilobytes).
-    log_p: rarity layers only: natural log of the chance that a random live unit matches.
+    log_p: natural log of the chance that a random live unit matches: rarity layers, and phrases elsewhere.
     """
 
     space: str

@@ -26,11 +26,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A space as this generation has it."""
+    """A space as this generation has it. scope: globs of the entries it is built for; none means all."""
 
     name: str
     id: str
     layer: Layer
+    scope: tuple[str, ...] = ()
 
 
 @dataclass
@@ -155,6 +156,11 @@ class Shard:
 
     # --- scope -------------------------------------------------------------------------------------------------------------
 
+    def documents_in(self, where: Predicate) -> list[Array]:
+        """Live documents that meet a predicate, a mask for each view."""
+        docs, _ = self._scope(where)
+        return [view.live_docs for view in self.views] if docs is None else docs
+
     def _scope(self, where: Predicate) -> tuple[list[Array] | None, list[Array] | None]:
         """Allowed documents and entries of each view; None where all live ones are."""
         where = simplify(where)
@@ -215,6 +221,8 @@ class Shard:
             return "absent", "this generation has no such space"
         if budget.expired:
             return "late", "the time budget ended"
+        if scope := self.spaces[query.space].scope:
+            return "scoped", f"built for {', '.join(scope)} only"
         return "absent", "not built for all documents of the scope"
 
     def _search_space(

@@ -150,7 +150,8 @@ class Scored:
 class LayerStatus:
     """Coverage of one space on one shard: never let "nothing found" be mistaken for "not looked".
 
-    state: ready | late (budget ended) | failed | missing (shard or host gone) | absent (not built here) | not asked.
+    state: ready | scoped (built for some paths only, as its spec says) | late (budget ended) | failed | missing (shard or host
+        gone) | absent (not built here).
     covered, total: documents (or entries) of the scope looked at, of those there are; reason: why not all, else "".
     """
 

@@ -19,7 +19,7 @@ from shards.corpus import Listed, Opener, Source
 from shards.documents import Documents, Entries
 from shards.encodings import PackedEncodings
 from shards.errors import NotFound, SourceError
-from shards.identity import bucket_of, content_hash, find_rows
+from shards.identity import bucket_of, find_rows
 from shards.layers import SpaceSpec, create
 from shards.layers.contract import Layer, Resources
 from shards.manifest import SegmentRef
@@ -123,7 +123,9 @@ class Worker:
         """Read, hash and render files; leave their documents in the store, one pack a shard."""
         if (kept := self._kept(task)) is not None:
             return kept
-        opener = self._openers.setdefault(task.source, Opener(task.source))
+        if task.source not in self._openers:
+            self._openers[task.source] = Opener(task.source)
+        opener = self._openers[task.source]
         result = Staged({}, {}, {}, {}, 0)
         documents: dict[bytes, tuple[bytes, str]] = {}
         size = 0
@@ -140,7 +142,7 @@ class Worker:
             if isinstance(rendition, Skipped):
                 result.skipped[path] = rendition.reason
                 continue
-            key = content_hash(data)
+            key = rendition.hash  # of plain text the content's own; else it covers how the text was made, as spans depend on it
             result.hashes[path] = key
             documents[key] = (rendition.text, rendition.kind)
         edges = np.asarray(task.edges)

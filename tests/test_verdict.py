@@ -1,6 +1,7 @@
 """The verdict: strong, weak or none, from the corpus's own probes alone."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,3 +113,10 @@ def test_queries_like_the_probes_are_seldom_refused_and_foreign_ones_mostly():
     assert home.count("strong") <= 0.05 * 200
     foreign = [verdict(np.minimum(rng.normal(0, 1, (N_DOCS, 2)), 1.5), nulls=nulls) for _ in range(100)]
     assert foreign.count("none") == 100
+
+
+def test_a_space_that_did_not_look_everywhere_calls_no_query_foreign():
+    bm25, dense = similar("bm25", "dense")
+    assert verdict([[AT_HOME, FOREIGN]], [bm25, replace(dense, whole=False)]) == "weak"
+    assert verdict([[FOREIGN, AT_HOME]], [bm25, replace(dense, whole=False)]) == "none"
+    assert verdict([[FOREIGN, FOREIGN]], [replace(bm25, whole=False), replace(dense, whole=False)]) == "weak"

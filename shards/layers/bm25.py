@@ -188,7 +188,12 @@ class BM25(contract.Layer):
             # Twice the bytes as asked, and some: other spacing, longer inflections.
             phrase_bytes=2 * max((len(" ".join(words).encode()) for words in quoted), default=0) + 64 if phrases else 0,
         )
-        return SpaceQuery("", _asked(scored, len(weights), len(text), quoted), question)
+        log_p = _log_p(phrases, statistics) if phrases else None
+        return SpaceQuery("", _asked(scored, len(weights), len(text), quoted), question, log_p)
+
+    def surprise(self, query: SpaceQuery, scores: Array) -> Array:
+        """Of a quoted phrase that stands there: by chance its words would seldom follow one another. Else nothing beyond z."""
+        return np.where(np.isfinite(scores), -(query.log_p or 0.0), 0.0)
 
 
 def _understand(request: contract.Request) -> tuple[str, list[list[str]]]:
@@ -247,6 +252,23 @@ def _phrase(tokens: list[str], analysers: list[Analyser]) -> Phrase:
         if terms:
             phrase[analyser.language] = terms
     return phrase
+
+
+def _log_p(phrases: tuple[Phrase, ...], statistics: Statistics) -> float:
+    """ln of the chance that a unit of average length holds all phrases, if words followed one another independently.
+
+    A word's rate comes from the share of units that hold it, 1 - exp(-rate) for a Poisson count. The likeliest language counts.
+    """
+    length = statistics.total_length / statistics.n_units or 1.0
+    total = 0.0
+    for phrase in phrases:
+        frequency = statistics.frequency_of(sorted({term for terms in phrase.values() for term in terms}))
+        of_language = []
+        for terms in phrase.values():
+            shares = [min(frequency.get(term, 0) + 0.5, statistics.n_units) / (statistics.n_units + 1) for term in terms]
+            of_language.append(math.log(length) + sum(math.log(-math.log1p(-share) / length) for share in shares))
+        total += min(max(of_language), 0.0)
+    return total
 
 
 def _asked(scored: list[str], n_known: int, n_chars: int, quoted: list[list[str]]) -> str:

@@ -154,7 +154,10 @@ class Layer(ABC):
         return ()
 
     def surprise(self, query: SpaceQuery, scores: Array) -> Array:
-        """Rarity layers: surprise (nats, >= 0) of hits with these raw scores, from `query.log_p`; -inf scores give 0."""
+        """Surprise (nats, >= 0) of hits with these raw scores, from `query.log_p`; -inf scores give 0.
+
+        Rarity layers always; a layer with moments only for queries whose `log_p` it set (a phrase): the larger surprise counts.
+        """
         raise TypeError(f"layer {self.name} has a null model of moments")
 
 
