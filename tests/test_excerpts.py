@@ -1,0 +1,43 @@
+"""Excerpts: the piece of a document that shows why it was found, at most so long, never inside a character."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards.excerpts import excerpt
+
+TEXT = "first line\nsecond line with a needle in it\nthird line\n" + "filler words here\n" * 40 + "and a thimble at the end\n"
+
+
+def test_a_short_span_is_widened_to_whole_lines():
+    data = TEXT.encode()
+    at = data.index(b"needle")
+    found = excerpt(memoryview(data), at, at + 6, (), 60)
+    assert found.text.startswith("second line with a needle") and found.line == 2
+    assert data[found.start : found.end].decode() == found.text
+
+
+def test_a_long_span_is_narrowed_to_where_the_words_are():
+    data = TEXT.encode()
+    found = excerpt(memoryview(data), 0, len(data), ("thimble",), 80)
+    assert "thimble" in found.text and len(found.text) <= 2 * 80
+    assert found.line == data[: found.start].count(b"\n") + 1
+
+
+def test_a_line_without_end_is_cut():
+    data = b"x" * 10_000 + b" needle " + b"y" * 10_000
+    found = excerpt(memoryview(data), 10_001, 10_007, (), 100)
+    assert "needle" in found.text and len(found.text) <= 200
+
+
+@pytest.mark.parametrize("span", [(0, 0), (5, 5), (10**6, 10**6 + 1)])
+def test_odd_spans_are_taken_to_the_text(span):
+    assert excerpt(memoryview(b"hello\nworld\n"), *span, (), 50).text in ("hello\nworld", "hello\nworld\n", "world\n", "")
+
+
+@given(st.text(max_size=300), st.integers(0, 400), st.integers(0, 400), st.integers(10, 80))
+def test_excerpts_are_pieces_of_the_text_in_whole_characters(text, start, length, size):
+    data = text.encode("utf-8", "replace")
+    found = excerpt(memoryview(data), start, start + length, ("a", "é"), size)
+    assert data[found.start : found.end].decode() == found.text
+    assert len(found.text.encode()) <= 2 * size + 4
