@@ -5,6 +5,7 @@ share: the nodes come from Ray, the hosts' health from pings.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -58,6 +59,7 @@ class Controller:
         self._starts: dict[str, asyncio.Task[ActorHandle]] = {}  # by node; done when the handle is there
         self._statuses: dict[str, dict[str, Any]] = {}  # by node: the last answer to a ping
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._news = asyncio.Event()  # set whenever something was reported
 
     def handle(self, node: str) -> ActorHandle:
         """The actor of a host that is ready."""
@@ -86,6 +88,13 @@ class Controller:
         """Takes an event in and starts what has to be done about it."""
         for action in self.membership.handle(event, asyncio.get_running_loop().time()):
             self._do(action)
+        self._news.set()
+
+    async def all_ready(self) -> None:
+        """Returns as soon as every host that shards are placed on may be asked. Where there is no host it waits for one."""
+        while not (serving := self.membership.serving) or not all(map(self.membership.ready, serving)):
+            self._news.clear()
+            await self._news.wait()
 
     async def _discover(self) -> None:
         try:
@@ -104,9 +113,22 @@ class Controller:
         return node["Alive"] and room.get("CPU", 0) > 0 and room.get("memory", 0) >= self._host.memory_bytes
 
     async def _stop_others(self) -> None:
-        stopped = await asyncio.to_thread(stop_hosts, self._cluster.namespace, self._host)
-        if stopped:
-            logger.info("event=other_hosts_stopped n=%d (other settings or code)", len(stopped))
+        """Ends the hosts of the deployment before this one: not before ours can answer, nor for as long as its coordinator does.
+
+        Again and again, because that coordinator starts once more what it finds dead. A time-out, because its hosts may hold the
+        memory that ours wait for.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.all_ready(), self._cluster.start_timeout_s / 2)
+        while True:
+            await asyncio.sleep(self._cluster.handover_s)
+            try:
+                stopped = await asyncio.to_thread(stop_hosts, self._cluster.namespace, self._host)
+            except Exception as error:  # Ray's head is away
+                logger.warning("event=other_hosts_not_stopped reason=%s", first_line(error))
+                continue
+            if stopped:
+                logger.info("event=other_hosts_stopped n=%d (other settings or code)", len(stopped))
 
     def _do(self, action: Action) -> None:
         match action:

@@ -55,6 +55,14 @@ class DetailsRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """Shards that are open. docs: documents of each. sample: the first words of one of them, to have something to ask."""
+
+    docs: dict[int, int] = field(default_factory=dict)
+    sample: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentText:
     """A piece of a rendition: bytes [start, end) as text, of size_bytes in all; its entries and the kind of content."""
 
@@ -108,8 +116,9 @@ class Host:
             return opened
 
     def _retire(self, corpus: str) -> None:
-        """Forget all but the newest generations of a corpus, and the segments that only they used."""
-        numbers = sorted(n for c, n in self._generations if c == corpus)
+        """Forget all but the last used generations of a corpus (a cursor may ask for an old one), and the segments that only
+        they used."""
+        numbers = [n for c, n in self._generations if c == corpus]
         for number in numbers[:-GENERATIONS_KEPT]:
             del self._generations[corpus, number]
             for key in [k for k in self._shards if k[:2] == (corpus, number)]:
@@ -134,16 +143,29 @@ class Host:
                 begun = time.monotonic()
                 shard = opened.shard(number)
                 with self._lock:
-                    self._shards[key] = shard
+                    if key[:2] in self._generations:  # else it was retired meanwhile, and nothing would ever remove the shard
+                        self._shards[key] = shard
                 logger.info(
                     "corpus=%s generation=%d shard=%d event=opened docs=%d seconds=%.3f",
                     corpus, generation, number, shard.n_docs, time.monotonic() - begun,
                 )  # fmt: skip
             return shard
 
-    def warm(self, corpus: str, generation: int, shards: Sequence[int]) -> dict[str, Any]:
-        """Open shards before queries need them. Returns documents per shard."""
-        return {"docs": {number: self.shard(corpus, generation, number).n_docs for number in shards}}
+    def warm(self, corpus: str, generation: int, shards: Sequence[int], plan: Plan | None = None) -> Opened:
+        """Open shards before queries need them, as far as they can be opened.
+
+        plan: asked of them, its answer thrown away, so that compiled code is loaded (0.6 s in a new process) and files are mapped.
+        """
+        opened: dict[int, Shard] = {}
+        for number in shards:
+            try:
+                opened[number] = self.shard(corpus, generation, number)
+            except (SondageError, OSError) as error:  # queries will say so of this shard; the others must not stay cold for it
+                logger.warning("corpus=%s generation=%d shard=%d event=open_failed reason=%s", corpus, generation, number, error)
+        if plan is not None and opened:
+            self._search(HostRequest(corpus, generation, tuple(opened), plan), Budget(plan.budget_s))
+        sample = next(filter(None, map(_first_words, opened.values())), "")
+        return Opened({number: shard.n_docs for number, shard in opened.items()}, sample)
 
     # --- asking ------------------------------------------------------------------------------------------------------------
 
@@ -220,6 +242,16 @@ class Host:
                 for (c, g, n), s in sorted(self._shards.items())
             ]
         return {"pid": os.getpid(), "started": self._started, "searches": self._searches, "shards": opened}
+
+
+def _first_words(shard: Shard) -> str:
+    """Three words, for more look like a question to the names layer; "" for a shard whose first documents have none."""
+    for view in shard.views:
+        for row in view.live_docs.nonzero()[0][:10].tolist():
+            text = bytes(view.segment.documents.content(row)[:300]).decode("utf-8", "ignore")
+            if words := text.split()[:3]:
+                return " ".join(words)[:100]
+    return ""
 
 
 def unsearched(plan: Plan, shards: Sequence[int], state: str, reason: str, total: int = 0) -> Candidates:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cluster.batching import Overloaded, without_return
-from cluster.host import DetailsRequest, DocumentText, Host, HostRequest, unsearched
+from cluster.host import DetailsRequest, DocumentText, Host, HostRequest, Opened, unsearched
 from cluster.protocol import EVERYWHERE, Spans
 from shards.errors import StoreError
 from shards.plan import Plan, Predicate
@@ -74,8 +74,8 @@ class LocalSearcher:
                 f"Document {document.hex()} of corpus {corpus!r} could not be read within {budget_s:.3g} s. Allow it more time."
             ) from None
 
-    async def warm(self, corpus: str, generation: int, n_shards: int) -> dict[int, int]:
-        return (await self._run(lambda _s: self._host.warm(corpus, generation, range(n_shards)), None))["docs"]
+    async def warm(self, corpus: str, generation: int, n_shards: int) -> Opened:
+        return await self._run(lambda _s: self._host.warm(corpus, generation, range(n_shards)), None)
 
     async def status(self) -> dict[str, Any]:
         return {"hosts": [{"node": "local", "state": "ready", "reason": "", **self._host.status()}]}

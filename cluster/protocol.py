@@ -6,7 +6,7 @@ Every method names the generation it wants and the number of shards that generat
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from cluster.host import DocumentText
+from cluster.host import DocumentText, Opened
 from shards.plan import Everything, Plan, Predicate
 from shards.types import Candidates, Detail
 
@@ -48,8 +48,10 @@ class Searcher(Protocol):
     ) -> DocumentText:
         """A span of a rendition by its content hash. Raises NotFound, or StoreError when no host could read it in time."""
 
-    async def warm(self, corpus: str, generation: int, n_shards: int) -> dict[int, int]:
-        """Opens the shards before queries need them. Returns documents per shard, of those shards that could be opened."""
+    async def warm(self, corpus: str, generation: int, n_shards: int) -> Opened:
+        """Opens the shards before queries need them. Returns what could be opened. The first call of all waits for the hosts, as
+        long as they may take to start.
+        """
 
     async def status(self) -> dict[str, Any]:
         """The hosts: {"hosts": [{"node", "state", "reason", ...what Host.status says}]}."""

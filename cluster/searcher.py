@@ -1,6 +1,7 @@
 """Asks all hosts at once, one call per host and query, and makes of whatever comes back an answer that says what it covers."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 from cluster.actors import HostActor
 from cluster.batching import Batcher
 from cluster.controller import Controller, call, first_line
-from cluster.host import DetailsRequest, DocumentText, HostRequest, unsearched
+from cluster.host import DetailsRequest, DocumentText, HostRequest, Opened, unsearched
 from cluster.membership import QueryFailed, QueryMissed
 from cluster.placement import place, shard_of
 from cluster.protocol import EVERYWHERE, Spans
@@ -23,6 +24,8 @@ from shards.plan import Plan, Predicate
 from shards.types import Candidates, Detail
 
 logger = logging.getLogger(__name__)
+
+TRIAL_S = 10.0  # for the query that warms a new process: loading compiled code takes 0.6 s, compiling it 6 s
 
 
 class HostAway(SondageError):
@@ -42,7 +45,9 @@ class RaySearcher:
         self._settings = cluster
         self.controller = Controller(cluster, host, self._warm_host, self._abandon, actor)
         self._batchers: dict[tuple[str, str], Batcher[Any, Any]] = {}  # by node and method
-        self._recent: dict[str, tuple[int, int]] = {}  # corpus -> newest generation asked for, its number of shards
+        # corpus -> newest generation asked for, its number of shards, and of the plans asked lately one with most spaces
+        self._recent: dict[str, tuple[int, int, Plan | None]] = {}
+        self._hosts_awaited = False
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "RaySearcher":
@@ -59,7 +64,7 @@ class RaySearcher:
     # --- asking ------------------------------------------------------------------------------------------------------------
 
     async def search(self, corpus: str, generation: int, n_shards: int, plan: Plan) -> list[Candidates]:
-        self._remember(corpus, generation, n_shards)
+        self._remember(corpus, generation, n_shards, plan)
         routes = self.routes(corpus, n_shards)
         self._refuse_if_full(routes, "search")
         return await asyncio.gather(
@@ -142,13 +147,16 @@ class RaySearcher:
             f"Document {document.hex()} of corpus {corpus!r} cannot be read now: {reason}. Try again in a few seconds."
         )
 
-    async def warm(self, corpus: str, generation: int, n_shards: int) -> dict[int, int]:
+    async def warm(self, corpus: str, generation: int, n_shards: int) -> Opened:
         self._remember(corpus, generation, n_shards)
-        docs: dict[int, int] = {}
+        if not self._hosts_awaited:  # later on a host that is away must not delay a new generation
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.controller.all_ready(), self._settings.start_timeout_s)
+            self._hosts_awaited = True
         ready = [(n, s) for n, s in self.routes(corpus, n_shards).items() if self.controller.membership.ready(n)]
-        for part in await asyncio.gather(*(self._open(node, corpus, generation, shards) for node, shards in ready)):
-            docs |= part
-        return docs
+        parts = await asyncio.gather(*(self._open(node, corpus, generation, shards) for node, shards in ready))
+        docs = {number: n for part in parts for number, n in part.docs.items()}
+        return Opened(docs, next((part.sample for part in parts if part.sample), ""))
 
     async def status(self) -> dict[str, Any]:
         membership = self.controller.membership
@@ -216,24 +224,28 @@ class RaySearcher:
 
     # --- warming -----------------------------------------------------------------------------------------------------------
 
-    def _remember(self, corpus: str, generation: int, n_shards: int) -> None:
-        if generation >= self._recent.get(corpus, (0, 0))[0]:
-            self._recent[corpus] = generation, n_shards
+    def _remember(self, corpus: str, generation: int, n_shards: int, plan: Plan | None = None) -> None:
+        newest, _, tried = self._recent.get(corpus, (0, 0, None))
+        if plan is None or (tried is not None and len(tried.queries) > len(plan.queries)):
+            plan = tried
+        if generation >= newest:
+            self._recent[corpus] = generation, n_shards, plan
 
     async def _warm_host(self, node: str) -> None:
-        """Opens on a new process its share of what queries asked for lately."""
+        """Opens on a new process its share of what queries asked for lately, and asks it one of them."""
         nodes = tuple(sorted({*self.controller.membership.serving, node}))
-        for corpus, (generation, n_shards) in list(self._recent.items()):
+        for corpus, (generation, n_shards, plan) in list(self._recent.items()):
             placed = _placement(corpus, n_shards, nodes, self._settings.replicas)
-            await self._open(node, corpus, generation, tuple(shard for shard, on in enumerate(placed) if node in on))
+            shards = tuple(shard for shard, on in enumerate(placed) if node in on)
+            await self._open(node, corpus, generation, shards, plan and replace(plan, budget_s=TRIAL_S))
 
-    async def _open(self, node: str, corpus: str, generation: int, shards: tuple[int, ...]) -> dict[int, int]:
+    async def _open(self, node: str, corpus: str, generation: int, shards: tuple[int, ...], plan: Plan | None = None) -> Opened:
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
-                return (await self._call(node, "warm", corpus, generation, shards))["docs"]
+                return await self._call(node, "warm", corpus, generation, shards, plan)
         except (RayError, TimeoutError) as error:
             logger.warning("node=%s corpus=%s event=not_warmed reason=%s", node, corpus, first_line(error))
-            return {}
+            return Opened()
 
 
 def _say_why(watch: "asyncio.Task[None]") -> None:

@@ -20,7 +20,7 @@ if not __package__:  # run as a file: the project's root is where the packages a
 from jobs.deploy import connect
 from jobs.progress import Progress, amount
 from jobs.settings import Settings
-from shards.errors import SondageError
+from shards.errors import BadSpec, SondageError
 from shards.layers import REGISTRY, SpaceSpec
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _options(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         key, eq, value = pair.partition("=")
         if not eq:
-            raise SystemExit(f"--source-option {pair!r} has no value. Write KEY=JSON.")
+            raise BadSpec(f"--source-option {pair!r} has no value. Write KEY=JSON.")
         try:
             options[key] = json.loads(value)
         except json.JSONDecodeError:
@@ -106,7 +106,6 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
         allow_shrink=args.allow_shrink,
     )
     on_ray = (args.ray or IN_A_JOB in os.environ) and not args.local
-    pools = []
 
     def executor(corpus_store: Any, specs: dict[str, tuple[SpaceSpec, str]]) -> Any:
         worker = WorkerSettings(
@@ -114,16 +113,10 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
         )
         if on_ray:
             connect(None, settings.namespace)
-        pools.append(RayPool(worker, cores()) if on_ray else LocalPool(worker, cores()))
-        return pools[-1]
+        return RayPool(worker, cores()) if on_ray else LocalPool(worker, cores())
 
     begun = time.monotonic()
-    try:
-        outcome = Updater(store, cache, resources, executor, Calibrator(cores(), progress), progress).run(options)
-    finally:
-        for pool in pools:
-            if isinstance(pool, RayPool):
-                pool.close()
+    outcome = Updater(store, cache, resources, executor, Calibrator(cores(), progress), progress).run(options)
     outcome.seconds["total"] = time.monotonic() - begun
     return outcome
 
@@ -142,7 +135,8 @@ def summary(outcome: "Outcome", corpus: str) -> str:
         reused = ", ".join(f"{name} {n:,}" for name, n in sorted(outcome.reused.items()) if n) or "none"
         lines.append(
             f"  listed {outcome.listed:,}, hashed {outcome.hashed:,} ({amount(outcome.size_bytes, 'bytes')}), "
-            f"entries added {outcome.added:,}, removed {outcome.removed:,}, of these moved {outcome.renamed:,}"
+            + (f"read by an earlier run {outcome.resumed:,}, " if outcome.resumed else "")
+            + f"entries added {outcome.added:,}, removed {outcome.removed:,}, of these moved {outcome.renamed:,}"
         )
         lines.append(f"  documents added {outcome.documents_added:,}, removed {outcome.documents_removed:,}")
         lines.append(f"  encoded: {encoded}; reused: {reused}")
@@ -165,13 +159,18 @@ def run_index(argv: list[str] | None = None) -> int:
     try:
         outcome = run(args, Settings.load(store=args.store), Progress())
     except SondageError as error:
-        print(f"sondage index: {error}", file=sys.stderr)
+        print(_printable(f"sondage index: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("sondage index: stopped; nothing was published, the next run goes on from here.", file=sys.stderr)
         return 130
-    print(json.dumps(asdict(outcome)) if args.json else summary(outcome, args.corpus))
+    print(json.dumps(asdict(outcome)) if args.json else _printable(summary(outcome, args.corpus)))
     return 0
+
+
+def _printable(text: str) -> str:
+    """Paths may hold bytes that are not UTF-8, which no terminal takes: shown as U+FFFD."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 if __name__ == "__main__":

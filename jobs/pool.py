@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shards.cache import FileCache
+from shards.errors import SondageError
 from shards.layers import SpaceSpec
 from shards.layers.contract import Resources
 from shards.store import open_store
@@ -72,6 +73,10 @@ class LocalPool:
                 for future in futures:
                     future.cancel()
 
+    def close(self) -> None:
+        """Close the sources that were read."""
+        self.worker.close()
+
 
 class RayPool:
     """Runs tasks on actors over the cluster, as many as its cores; a handful of tasks stay in the driver."""
@@ -106,10 +111,17 @@ class RayPool:
             actor = running.pop(done)
             if waiting:
                 running[actor.run.remote(method, waiting.pop())] = actor
-            yield ray.get(done)
+            try:
+                yield ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, SondageError):  # the caller's to read, without the actor's traceback
+                    raise error.cause from None
+                raise
 
     def close(self) -> None:
         """End the actors."""
+        if self._local is not None:
+            self._local.close()
         if self._actors:
             import ray
 

@@ -1,7 +1,8 @@
 """The Ray Serve deployment: the coordinator and its HTTP interface in one replica, the hosts beside it on every node."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from ray import serve as ray_serve
@@ -47,6 +48,10 @@ class Service:
             coordinator = Coordinator(store, searcher, resources, cache, self.settings.front.poll_s)
             await coordinator.start()
             try:
+                # Serve sends queries here, and ends the replica before this one, when this is done. With the store away that
+                # would be never: then answers say so.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(coordinator.until_warm(), self.settings.cluster.start_timeout_s)
                 yield coordinator
             finally:
                 await coordinator.close()

@@ -96,13 +96,18 @@ class Coordinator:
         self._opening: dict[str, asyncio.Lock] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._problems: dict[str, str] = {}
-        self._looked = False
+        self._tried: set[str] = set()  # corpora whose shards were opened and asked something
+        self._looked = asyncio.Event()  # set when that was done with all corpora of the first look
 
     # --- generations -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open what the store has and go on watching it."""
         self._watcher = asyncio.create_task(self._watch())
+
+    async def until_warm(self) -> None:
+        """Wait until all corpora that the store has were opened and asked once."""
+        await self._looked.wait()
 
     async def close(self) -> None:
         """Stop watching."""
@@ -122,9 +127,13 @@ class Coordinator:
             for corpus in corpora:
                 try:
                     await self._refresh(corpus)
-                except (SondageError, OSError) as error:  # one corpus that cannot be read must not keep the others waiting
+                    if corpus in self._current and corpus not in self._tried:
+                        self._tried.add(corpus)
+                        await self._try_out(self._current[corpus])
+                except Exception as error:  # one corpus that cannot be read must not keep the others waiting
                     self._note(corpus, error)
-            self._looked = True
+            if "store" not in self._problems:
+                self._looked.set()
             await asyncio.sleep(self.poll_s)
 
     def _note(self, what: str, error: Exception) -> None:
@@ -133,7 +142,7 @@ class Coordinator:
             logger.warning("event=watch_failed what=%s reason=%s", what, error)
 
     async def _refresh(self, corpus: str) -> None:
-        """Move to the newest generation of a corpus, once it is open here and warm on the hosts."""
+        """Move to the newest generation of a corpus, once it is open here and, where an older one answers, warm on the hosts."""
         async with self._opening.setdefault(corpus, asyncio.Lock()):
             newest = await asyncio.to_thread(latest_generation, self.store, corpus)
             current = self._current.get(corpus)
@@ -141,7 +150,8 @@ class Coordinator:
                 return
             try:
                 opened = await asyncio.to_thread(self._open, corpus, newest, current)
-                await self.searcher.warm(corpus, newest, len(opened.root.shards))
+                if current is not None:  # which answers meanwhile
+                    await self.searcher.warm(corpus, newest, len(opened.root.shards))
             except (SondageError, OSError) as error:
                 self._note(corpus, error)
                 if current is None:
@@ -153,6 +163,16 @@ class Coordinator:
                 self._pinned[corpus, current.root.generation] = current
             self._current[corpus] = opened
             logger.info("corpus=%s generation=%d event=serving docs=%d", corpus, newest, opened.root.n_docs)
+
+    async def _try_out(self, generation: Generation) -> None:
+        """Open the shards on the hosts and ask one question in every space, so that nobody's query waits for code to be loaded."""
+        root = generation.root
+        opened = await self.searcher.warm(root.corpus, root.generation, len(root.shards))
+        if opened.sample:
+            try:
+                await self.search(SearchRequest(corpus=root.corpus, query=opened.sample, k=1, budget_ms=60_000))
+            except SondageError as error:  # no lasting problem: a query that meets it is told
+                logger.warning("corpus=%s event=trial_failed reason=%s", root.corpus, error)
 
     def _open(self, corpus: str, number: int, current: Generation | None) -> Generation:
         segments = current.segments if current else None
@@ -385,8 +405,8 @@ class Coordinator:
 
     async def ready(self) -> tuple[bool, str]:
         """Whether searches can be answered, and why not."""
-        if not self._looked:
-            return False, "the store has not been read yet"
+        if not self._looked.is_set():
+            return False, self._problems.get("store", "hosts start and open what the store has")
         if "store" in self._problems:
             return False, self._problems["store"]
         return True, f"{len(self._current)} corpora"

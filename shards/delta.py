@@ -29,12 +29,17 @@ Specs = Mapping[str, tuple[SpaceSpec, str]]  # space name -> spec and space id
 
 @dataclass(slots=True)
 class Change:
-    """Differences between the source and the tree."""
+    """Differences between the source and the tree.
+
+    settled: rows that say the same as before, but of which the next run need not be in doubt. Not worth a generation of their
+    own; written with the next one.
+    """
 
     added: list[Entry] = field(default_factory=list)
     removed: list[Entry] = field(default_factory=list)
     upserts: list[TreeRow] = field(default_factory=list)
     deletes: list[str] = field(default_factory=list)
+    settled: list[TreeRow] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
@@ -54,10 +59,13 @@ class ShardPlan:
 
 
 class ShardDelta:
-    """Decides what entry changes mean for one shard: which rows die, which documents are new."""
+    """Decides what entry changes mean for one shard: which rows die, which documents are new.
 
-    def __init__(self, store: Store, page: ShardPage, specs: Specs, parent: Generation | None):
-        self.store, self.page, self.specs, self.parent = store, page, specs, parent
+    staging: how the names of staging files begin that this writes.
+    """
+
+    def __init__(self, store: Store, page: ShardPage, specs: Specs, parent: Generation | None, staging: str):
+        self.store, self.page, self.specs, self.parent, self.staging = store, page, specs, parent, staging
         if parent is None:
             self.views: list[View] = []
             return
@@ -140,7 +148,7 @@ class ShardDelta:
         packs: tuple[str, ...] = ()
         if items:
             data = dump_pack(Documents.pack(items))
-            packs = (f"staging/moved-{hashlib.sha256(data).hexdigest()[:24]}.pack",)
+            packs = (f"{self.staging}{hashlib.sha256(data).hexdigest()[:24]}.pack",)
             self.store.write(packs[0], data)
         return [item[0] for item in items], {name: sorted_hashes(list(keys)) for name, keys in in_scope.items()}, packs
 
@@ -167,9 +175,12 @@ def choose_merges(
 
 
 def segment_tasks(
-    plan: ShardPlan, page: ShardPage, packs: tuple[str, ...], merged: tuple[SegmentRef, ...]
+    plan: ShardPlan, page: ShardPage, packs: Mapping[bytes, str], merged: tuple[SegmentRef, ...]
 ) -> list[SegmentTask]:
-    """The tasks of one shard: one segment, or several slices of hash space where there is much to write."""
+    """The tasks of one shard: one segment, or several slices of hash space where there is much to write.
+
+    packs: the staging file of each document that was read.
+    """
     by_size = {e.hash: e.size_bytes for e in plan.new_entries}
     total = sum(by_size.values())
     n_slices = max(1, -(-total // SEGMENT_BYTES))
@@ -178,11 +189,13 @@ def segment_tasks(
     tasks = []
     for i, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         inside = lambda key, a=a, b=b: a <= bucket_of(key) < b  # noqa: E731
-        wanted = sorted_hashes([key for key in plan.new_documents if inside(key)])
+        documents = [key for key in plan.new_documents if inside(key)]
+        wanted = sorted_hashes(documents)
+        sources = tuple(sorted({packs[key] for key in documents if key in packs})) + plan.packs
         entries = pack_entries(e for e in plan.new_entries if inside(e.hash))
         parts = merged if i == 0 else ()
         if len(wanted) or len(entries) or parts:
-            tasks.append(SegmentTask(page.shard, page.buckets, packs, wanted, entries, parts, plan.in_scope))
+            tasks.append(SegmentTask(page.shard, page.buckets, sources, wanted, entries, parts, plan.in_scope))
     return tasks
 
 

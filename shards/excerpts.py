@@ -2,8 +2,20 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import islice
 
 from shards.types import Excerpt
+
+
+MAX_WORDS, MAX_MARKS = 16, 512  # enough to tell where they stand together; a query of a thousand words costs no more
+
+
+@lru_cache(maxsize=256)
+def _any_of(words: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Any of the words, longest first, so that none hides a longer one."""
+    longest_first = sorted({word.encode("utf-8", "surrogateescape") for word in words}, key=lambda w: (-len(w), w))
+    return re.compile(b"|".join(map(re.escape, longest_first)))
 
 
 def _char_start(text: memoryview, at: int) -> int:
@@ -17,16 +29,11 @@ def focus(text: bytes, words: Sequence[str], window: int) -> int:
     """Offset into `text` where a window of that many bytes shows the most distinct words; 0 when none occurs."""
     if not words or len(text) <= window:
         return 0
-    lowered = text.lower()
-    marks: list[tuple[int, int]] = []
-    for number, word in enumerate(words[:16]):
-        encoded = word.encode("utf-8", "surrogateescape")
-        marks += [(m.start(), number) for m, _ in zip(re.finditer(re.escape(encoded), lowered), range(64), strict=False)]
-    marks.sort()
+    marks = [(m.start(), m[0]) for m in islice(_any_of(tuple(words[:MAX_WORDS])).finditer(text.lower()), MAX_MARKS)]
     best, best_at, left = 0, 0, 0
-    counts: dict[int, int] = {}
-    for at, number in marks:
-        counts[number] = counts.get(number, 0) + 1
+    counts: dict[bytes, int] = {}
+    for at, word in marks:
+        counts[word] = counts.get(word, 0) + 1
         while at - marks[left][0] > window:
             first = marks[left][1]
             counts[first] -= 1

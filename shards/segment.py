@@ -15,13 +15,16 @@ import numpy as np
 
 from shards import arrays as array_files
 from shards.documents import Documents, Entries
-from shards.identity import HASH_BYTES, N_BUCKETS, buckets_of, prefixes
+from shards.identity import HASH_BYTES, N_BUCKETS, buckets_of, find_rows, prefixes
 from shards.manifest import FileRef, SegmentRef
 from shards.types import Array, Arrays, Entry
 
 if TYPE_CHECKING:
     from shards.cache import FileCache
     from shards.store import Store
+
+
+_PACK_HEAD_BYTES = 1 << 15  # holds the header and the columns of a staging file of 512 documents, at 37 bytes each
 
 
 def pack_entries(entries: Iterable[Entry]) -> Entries:
@@ -226,7 +229,31 @@ def dump_pack(documents: Documents) -> bytes:
     return array_files.dump(arrays | {"text": documents.text}, metadata)
 
 
-def parse_pack(data: bytes, what: str) -> Documents:
-    """The documents of a staging file."""
-    arrays, metadata = array_files.parse(data, what)
-    return Documents(kind_names=tuple(json.loads(metadata["kind_names"])), **arrays)
+def read_pack(store: "Store", name: str, wanted: Array) -> Documents:
+    """Those of a staging file's documents whose hash is among `wanted`, (m, 20) ascending.
+
+    Reads the file's columns and the text between the first and the last of them, so that the many shards that take their part of
+    a pack read it once between them. Raises NotFound, Corrupt.
+    """
+    head = store.read(name, 0, _PACK_HEAD_BYTES)
+    places, metadata = array_files.layout(head, f"File {name!r} in store {store.url}")
+    end = max((place.end for key, place in places.items() if key != "text"), default=0)
+    if end > len(head):
+        head = store.read(name, 0, end)
+    if end > len(head) or not {"hashes", "starts", "ends", "kinds", "text"} <= set(places):
+        raise store.corrupt(name, "is cut short")
+    columns = {
+        key: np.frombuffer(head[place.start : place.end], place.dtype).reshape(place.shape)
+        for key, place in places.items()
+        if key != "text"
+    }
+    rows = find_rows(columns["hashes"], wanted)
+    rows = rows[rows >= 0]
+    starts, ends = columns["starts"][rows], columns["ends"][rows]
+    first, last = (int(starts[0]), int(ends[-1])) if len(rows) else (0, 0)
+    text = store.read(name, places["text"].start + first, places["text"].start + last) if last > first else b""
+    if len(text) != last - first:
+        raise store.corrupt(name, "is cut short")
+    kinds = tuple(json.loads(metadata["kind_names"]))
+    text_array = np.frombuffer(text, np.uint8)
+    return Documents(columns["hashes"][rows], text_array, starts - first, ends - first, columns["kinds"][rows], kinds)

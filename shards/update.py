@@ -7,19 +7,22 @@ and everything before it is named by content or by task, so a run that dies is t
 import hashlib
 import json
 import logging
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import numpy as np
 
 from shards import manifest, tree
 from shards.cache import FileCache
-from shards.corpus import Listed, Source, list_source
+from shards.corpus import Listed, Listing, Source, list_source
 from shards.delta import Change, ShardDelta, by_shard, choose_merges, segment_tasks
-from shards.errors import AlreadyExists, BadSpec, SourceError, StoreError
+from shards.encodings import PackedEncodings
+from shards.errors import AlreadyExists, BadSpec, NotFound, SourceError, StoreError
 from shards.generation import Generation, spec_of
 from shards.identity import N_BUCKETS, shard_ranges
 from shards.layers import SpaceSpec, create, space_id
@@ -34,14 +37,19 @@ from shards.worker import Built, SegmentTask, Staged, StageTask
 logger = logging.getLogger(__name__)
 
 CHUNK_FILES, CHUNK_BYTES = 512, 8 << 20  # a staging task: about a second of work, so progress is visible and a retry cheap
-RACY_NS = 2_000_000_000  # a file changed this shortly before it was read may change again within its clock's tick
 SHRINK = 0.5  # a listing that lost more than this share of its files deletes nothing unless told to
+STAGING_KEPT = timedelta(days=1)  # what a run left that died; the source has changed too much by then for it to be of use
+ATTEMPTS = 10  # each one but the last met another run's publication
+
+_STAGED = re.compile(r"staging/(\d{8}T\d{6})-([0-9a-f]{24})\.(json|pack)")
 
 
 class Executor(Protocol):
     """Runs worker methods somewhere. Results come as they finish."""
 
     def run(self, method: str, tasks: Sequence[Any]) -> Iterator[Any]: ...
+
+    def close(self) -> None: ...
 
 
 Report = Callable[[str, int, int, str], None]  # step, done, total, unit
@@ -66,12 +74,17 @@ class Options:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run did. Counts are of files but for `encoded`, `reused` (documents per space)."""
+    """What a run did. Counts are of files but for `encoded`, `reused` (documents per space).
+
+    hashed: read in this run; resumed: not read, because a run that was cut off had done so. failed: what could not be read, with
+    the reason; it stays in the index as it was, and the next run tries again.
+    """
 
     generation: int = 0
     changed: bool = False
     listed: int = 0
     hashed: int = 0
+    resumed: int = 0
     added: int = 0
     removed: int = 0
     renamed: int = 0
@@ -87,7 +100,7 @@ class Outcome:
 
 
 class Updater:
-    """Runs one update. store: the store's root; executor: where workers run."""
+    """Runs one update. store: the store's root; executor: where workers run; clock: the time of day, in seconds."""
 
     def __init__(
         self,
@@ -97,26 +110,46 @@ class Updater:
         executor: Callable[[Store, dict[str, tuple[SpaceSpec, str]]], Executor],
         calibrate: Calibrate | None = None,
         report: Report = lambda *_: None,
+        clock: Callable[[], float] = time.time,
     ):
         self.root_store, self.cache, self.resources = store, cache, resources
-        self.make_executor, self.calibrate, self.report = executor, calibrate, report
+        self.make_executor, self.calibrate, self.report, self.clock = executor, calibrate, report, clock
 
     def run(self, options: Options) -> Outcome:
-        """Bring the corpus up to date. Raises SourceError, BadSpec, StoreError; nothing is published then."""
+        """Bring the corpus up to date. Raises SourceError, BadSpec, StoreError, NotFound; nothing is published then."""
         self.store = manifest.corpus_store(self.root_store, options.corpus)
-        for _ in range(10):
-            outcome = Outcome()
-            try:
-                return self._attempt(options, outcome)
-            except AlreadyExists:
-                # Another run published first. What was read and built is in the store under the same names: start over on
-                # the new generation, and only the part that it does not have yet is done.
-                logger.info("corpus=%s event=rebase", options.corpus)
-        raise StoreError(f"Corpus {options.corpus!r}: ten other runs published first. Run the job again when they are done.")
+        self.stamp = _stamp(datetime.fromtimestamp(self.clock(), UTC))
+        self._used: set[str] = set()  # staging files, without their ending
+        self._executor: tuple[Any, Executor] | None = None
+        try:
+            n_missing = 0
+            for _ in range(ATTEMPTS):
+                outcome = Outcome()
+                try:
+                    self._attempt(options, outcome)
+                except AlreadyExists:
+                    # Another run published first. What was read and encoded is in the store under the same names: start over
+                    # on the new generation, and only the part that it does not have yet is done.
+                    logger.info("corpus=%s event=rebase", options.corpus)
+                    continue
+                except NotFound as error:
+                    # Another run that shares our staging files, or joined packs of encodings, tidied up after it published:
+                    # what it took away is read again, if it is still news at all. Thrice is no coincidence: it is lost.
+                    n_missing += 1
+                    if n_missing == 3:
+                        raise
+                    logger.info("corpus=%s event=retry reason=%s", options.corpus, error)
+                    continue
+                self._tidy(outcome)
+                return outcome
+        finally:
+            if self._executor is not None:
+                self._executor[1].close()
+        raise StoreError(f"Corpus {options.corpus!r}: {ATTEMPTS} other runs published first. Run the job again when they are done.")
 
     # --- one attempt -------------------------------------------------------------------------------------------------------
 
-    def _attempt(self, options: Options, outcome: Outcome) -> Outcome:
+    def _attempt(self, options: Options, outcome: Outcome) -> None:
         with _timed(outcome, "list"):
             listing = list_source(options.source)
             outcome.listed = len(listing.files)
@@ -127,32 +160,44 @@ class Updater:
         old_source = parent.root.sources.get(options.source.name) if parent else None
         if parent is None and not listing.files:
             raise SourceError(
-                f"Source {options.source.url} lists no file that may be indexed ({outcome.skipped or 'it is empty'}). "
+                f"Source {options.source.url!r} lists no file that may be indexed ({_counted(outcome) or 'it is empty'}). "
                 "Check --source, --include and --exclude."
+            )
+        if old_source and old_source.url != options.source.url:
+            outcome.notes.append(
+                f"Source {options.source.name!r} was {old_source.url} and is {options.source.url} from now on. "
+                "If both were meant, give the second its own --source-name."
             )
         with _timed(outcome, "compare"):
             old_tree = old_source.tree if old_source else None
-            suspects, gone = self._compare(listing, old_tree)
-        self._guard_shrink(options, outcome, old_source, gone)
+            suspects, known, gone = self._compare(options, listing, old_tree)
+        self._guard_shrink(options, outcome, listing, old_source, gone)
         ranges = self._ranges(options, parent)
-        executor = None
         staged: list[Staged] = []
-        if suspects:
-            executor = self.make_executor(self.store, specs)
+        readable = [file for file in suspects if file.size_bytes <= options.max_file_bytes]
+        if len(readable) < len(suspects):
+            outcome.skipped[f"larger than {options.max_file_bytes:,} bytes"] = len(suspects) - len(readable)
+        if readable:
             with _timed(outcome, "read"):
-                staged = self._stage(executor, options, suspects, ranges, outcome)
+                staged = self._stage(self._workers(specs), options, readable, outcome)
         with _timed(outcome, "plan"):
-            change = self._change(options, parent, old_tree, suspects, gone, staged, outcome)
+            change = _change(options, suspects, known, gone, staged)
+            outcome.added, outcome.removed, outcome.renamed = len(change.added), len(change.removed), _n_moved(change)
+        if parent is None and not change.added:
+            reasons = _counted(outcome) or next(iter(outcome.failed.values()))
+            raise SourceError(
+                f"Source {options.source.url!r} lists {outcome.listed:,} files, of which none could be read as text: {reasons} "
+                "Check --source and --include."
+            )
         same_spaces = parent is not None and {n: i for n, (_, i) in specs.items()} == {
             s.name: s.space_id for s in parent.root.spaces
         }
         same_shards = parent is not None and tuple(s.buckets for s in parent.root.shards) == tuple(ranges)
         if parent is not None and change.empty and same_spaces and same_shards:
             outcome.generation = parent.root.generation
-            return outcome
+            return
         with _timed(outcome, "build"):
-            executor = executor or self.make_executor(self.store, specs)
-            pages = self._pages(options, parent, specs, ranges, change, staged, executor, outcome)
+            pages = self._pages(parent, specs, ranges, change, staged, outcome)
         with _timed(outcome, "tree"):
             new_tree = self._tree(old_tree, change)
         root = self._root(options, parent, specs, pages, new_tree, change, old_source)
@@ -161,9 +206,15 @@ class Updater:
                 root = self._fit(root)
         with _timed(outcome, "publish"):
             manifest.publish(self.root_store, root)
-            self._sweep()
         outcome.generation, outcome.changed = root.generation, True
-        return outcome
+
+    def _workers(self, specs: dict[str, tuple[SpaceSpec, str]]) -> Executor:
+        """Where workers run that build these spaces; kept for the next attempt, since starting actors takes seconds."""
+        if self._executor is None or self._executor[0] != specs:
+            if self._executor is not None:
+                self._executor[1].close()
+            self._executor = (specs, self.make_executor(self.store, specs))
+        return self._executor[1]
 
     def _parent(self, corpus: str) -> Generation | None:
         number = manifest.latest_generation(self.root_store, corpus)
@@ -185,22 +236,35 @@ class Updater:
             result[name] = (spec, space_id(spec, create(spec, self.resources)) if asked else known[name])
         return result
 
-    def _compare(self, listing: Any, old_tree: FileRef | None) -> tuple[list[Listed], list[TreeRow]]:
-        """Files that are new or may have changed, and rows whose file is gone: one merge over two sorted lists."""
+    def _compare(
+        self, options: Options, listing: Listing, old_tree: FileRef | None
+    ) -> tuple[list[Listed], dict[str, TreeRow], list[TreeRow]]:
+        """Files that are new or may have changed, what is known of these, and rows whose file is gone."""
         suspects: list[Listed] = []
+        known: dict[str, TreeRow] = {}
         old = {row.path: row for row in tree.rows(self.store, old_tree)} if old_tree else {}
         for file in listing.files:
             row = old.pop(file.path, None)
-            if row is None or (row.size_bytes, row.mtime_ns, row.etag) != (file.size_bytes, file.mtime_ns, file.etag):
+            same = row is not None and (row.size_bytes, row.mtime_ns, row.etag) == (file.size_bytes, file.mtime_ns, file.etag)
+            # Skipped for its size, which is allowed now.
+            if not same or row.metadata.get(_LIMIT, file.size_bytes) < file.size_bytes <= options.max_file_bytes:
                 suspects.append(file)
+                if row is not None:
+                    known[file.path] = row
         # What could not be listed is not gone.
-        return suspects, [row for row in old.values() if not row.path.startswith(listing.incomplete_prefixes)]
+        return suspects, known, [row for row in old.values() if not row.path.startswith(listing.incomplete_prefixes)]
 
-    def _guard_shrink(self, options: Options, outcome: Outcome, old: SourceRef | None, gone: list[TreeRow]) -> None:
-        if old is None or options.allow_shrink or len(gone) < 20 or len(gone) <= SHRINK * old.n_entries:
+    def _guard_shrink(
+        self, options: Options, outcome: Outcome, listing: Listing, old: SourceRef | None, gone: list[TreeRow]
+    ) -> None:
+        """Forget what is gone where that is more likely a mistake: most files, or all, as of a disk that is not mounted."""
+        n_lost = sum(bool(row.hash) for row in gone)
+        if old is None or options.allow_shrink or not n_lost:
+            return
+        if listing.files and (n_lost < 20 or n_lost <= SHRINK * old.n_entries):
             return
         outcome.notes.append(
-            f"{len(gone)} of {old.n_entries} files are gone from the listing; nothing was deleted. "
+            f"{n_lost:,} of {old.n_entries:,} files are gone from the listing; nothing was deleted. "
             "If that is right, run again with --allow-shrink."
         )
         gone.clear()
@@ -209,93 +273,50 @@ class Updater:
         if options.n_shards is None and parent is not None:
             return [shard.buckets for shard in parent.root.shards]
         try:
-            return shard_ranges(options.n_shards or 1)
+            return shard_ranges(1 if options.n_shards is None else options.n_shards)
         except ValueError as error:
             raise BadSpec(f"--shards: {error}.") from None
 
     # --- reading -----------------------------------------------------------------------------------------------------------
 
-    def _stage(
-        self, executor: Executor, options: Options, suspects: list[Listed], ranges: list[tuple[int, int]], outcome: Outcome
-    ) -> list[Staged]:
-        edges = tuple(low for low, _ in ranges) + (N_BUCKETS,)
-        tasks = list(_stage_tasks(options, suspects, edges))
-        total, done = sum(min(f.size_bytes, options.max_file_bytes) for f in suspects), 0
+    def _stage(self, executor: Executor, options: Options, files: list[Listed], outcome: Outcome) -> list[Staged]:
+        kept = {match[2]: match[1] for name in self.store.list("staging/") if (match := _STAGED.fullmatch(name))}
+        tasks = list(_stage_tasks(options, files, kept, self.stamp))
+        self._used.update(task.name for task in tasks)
+        total, done = sum(max(0, f.size_bytes) for f in files), 0
         staged = []
         self.report("read", 0, total, "bytes")
         for result in executor.run("stage", tasks):
             staged.append(result)
             done += result.size_bytes
-            outcome.hashed += len(result.hashes)
-            outcome.size_bytes += result.size_bytes
+            n_files = len(result.hashes) + len(result.skipped)
+            if result.kept:
+                outcome.resumed += n_files
+            else:
+                outcome.hashed += n_files
+                outcome.size_bytes += result.size_bytes
             outcome.failed.update(result.failed)
-            for reason in result.skipped.values():
-                outcome.skipped[reason] = outcome.skipped.get(reason, 0) + 1
+            for reason, n in Counter(result.skipped.values()).items():
+                outcome.skipped[reason] = outcome.skipped.get(reason, 0) + n
             self.report("read", min(done, total), total, "bytes")
         return staged
-
-    def _change(
-        self,
-        options: Options,
-        parent: Generation | None,
-        old_tree: FileRef | None,
-        suspects: list[Listed],
-        gone: list[TreeRow],
-        staged: list[Staged],
-        outcome: Outcome,
-    ) -> Change:
-        """What the run changes: entries to add and to remove, rows of the tree to write and to delete."""
-        hashes = {path: key for result in staged for path, key in result.hashes.items()}
-        skipped = {path for result in staged for path in result.skipped}
-        failed = {path for result in staged for path in result.failed}
-        change = Change()
-        now = time.time_ns()
-        name = options.source.name
-        for row in gone:
-            change.deletes.append(row.path)
-            if row.hash:
-                change.removed.append(Entry(name, row.path, bytes.fromhex(row.hash), row.size_bytes, row.mtime_ns))
-        for file in suspects:
-            if file.path in failed:
-                continue  # keeps what was known of it; the next run tries again
-            old = tree.get(self.store, old_tree, file.path) if old_tree else None
-            key = hashes.get(file.path)
-            racy = file.mtime_ns > now - RACY_NS and not file.etag
-            etag = "racy" if racy else file.etag
-            hash_hex = key.hex() if key is not None and file.path not in skipped else ""
-            row = TreeRow(file.path, hash_hex, file.size_bytes, file.mtime_ns, etag, {})
-            if old is not None and (old.hash, old.size_bytes, old.mtime_ns) == (row.hash, row.size_bytes, row.mtime_ns):
-                continue  # looked at again only because of its clock: nothing changed
-            change.upserts.append(row)
-            if old is not None and old.hash:
-                change.removed.append(Entry(name, file.path, bytes.fromhex(old.hash), old.size_bytes, old.mtime_ns))
-            if hash_hex:
-                change.added.append(Entry(name, file.path, key, file.size_bytes, file.mtime_ns, etag))
-        gone_hashes = {entry.hash for entry in change.removed}
-        outcome.renamed = sum(entry.hash in gone_hashes for entry in change.added)
-        outcome.added, outcome.removed = len(change.added), len(change.removed)
-        return change
 
     # --- building ----------------------------------------------------------------------------------------------------------
 
     def _pages(
         self,
-        options: Options,
         parent: Generation | None,
         specs: dict[str, tuple[SpaceSpec, str]],
         ranges: list[tuple[int, int]],
         change: Change,
         staged: list[Staged],
-        executor: Executor,
         outcome: Outcome,
     ) -> list[ShardPage]:
         """The manifest page of every shard of the new generation; untouched ones are the parent's."""
+        executor = self._workers(specs)
         pages = reshard(self.store, parent, ranges)
         wanted_ids = {space for _, space in specs.values()}
-        packs: dict[int, list[str]] = {}
-        for result in staged:
-            for shard, pack in result.packs.items():
-                packs.setdefault(shard, []).append(pack)
+        packs = {key: result.pack for result in staged for key in result.hashes.values()}
         edges = np.array([low for low, _ in ranges] + [N_BUCKETS])
         added, removed = by_shard(change.added, edges), by_shard(change.removed, edges)
         tasks: list[SegmentTask] = []
@@ -303,12 +324,14 @@ class Updater:
             stale = [r for r in page.segments if set(r.spaces.values()) != wanted_ids]
             if number not in added and number not in removed and not stale:
                 continue
-            plan = ShardDelta(self.store, page, specs, parent).decide(added.get(number, []), removed.get(number, []))
+            delta = ShardDelta(self.store, page, specs, parent, f"staging/{self.stamp}-")
+            plan = delta.decide(added.get(number, []), removed.get(number, []))
+            self._used.update(pack.removesuffix(".pack") for pack in plan.packs)
             outcome.documents_added += len(plan.new_documents)
             outcome.documents_removed += plan.n_dead_documents
             kept, merged = choose_merges(plan.refs, bool(plan.new_documents or plan.new_entries), wanted_ids)
             if plan.new_documents or plan.new_entries or merged:
-                tasks += segment_tasks(plan, page, tuple(packs.get(number, ())) + plan.packs, merged)
+                tasks += segment_tasks(plan, page, packs, merged)
             pages[number] = ShardPage(shard=number, buckets=ranges[number], segments=tuple(kept))
         done, total = 0, max(1, len(tasks))
         self.report("build", 0, total, "segments")
@@ -337,7 +360,7 @@ class Updater:
     def _tree(self, old: FileRef | None, change: Change) -> FileRef | None:
         if old is None:
             return tree.build(self.store, sorted(change.upserts, key=lambda row: row.path.encode("utf-8", "surrogateescape")))
-        return tree.edit(self.store, old, change.upserts, change.deletes)
+        return tree.edit(self.store, old, change.upserts + change.settled, change.deletes)
 
     def _root(
         self,
@@ -412,22 +435,85 @@ class Updater:
             }
         )
 
-    def _sweep(self) -> None:
-        """Drop staging files of finished work; a failure to do so only wastes space."""
-        for name in self.store.list("staging/"):
-            self.store.delete(name)
+    def _tidy(self, outcome: Outcome) -> None:
+        """Drop the staging files that this run used, and what runs left that died long ago; join small packs of encodings.
+
+        The run is done by now: where this fails, it only wastes space until the next run.
+        """
+        try:
+            oldest = _stamp(datetime.fromtimestamp(self.clock(), UTC) - STAGING_KEPT)
+            for name in sorted(self.store.list("staging/"), key=lambda name: (name.endswith(".pack"), name)):
+                # Lists before packs: a pack without its list is looked for by nobody. Files of other runs may be in use.
+                if name.rpartition(".")[0] in self._used or name[len("staging/") :] < oldest:
+                    self.store.delete(name)
+            for space, n_encoded in outcome.encoded.items():
+                if n_encoded:
+                    PackedEncodings(self.store, f"encodings/{self._executor[0][space][1]}").compact()
+        except (StoreError, NotFound) as error:
+            logger.info("event=tidying_failed reason=%s", error)
 
 
-def _stage_tasks(options: Options, files: list[Listed], edges: tuple[int, ...]) -> Iterator[StageTask]:
+_LIMIT = "limit_bytes"  # in the tree's row of a file that was skipped for its size: what was allowed then
+
+
+def _change(
+    options: Options, suspects: list[Listed], known: dict[str, TreeRow], gone: list[TreeRow], staged: list[Staged]
+) -> Change:
+    """What the run changes: entries to add and to remove, rows of the tree to write and to delete."""
+    hashes = {path: key for result in staged for path, key in result.hashes.items()}
+    failed = {path for result in staged for path in result.failed}
+    racy = {path for result in staged for path in result.racy}
+    change = Change()
+    name = options.source.name
+    for row in gone:
+        change.deletes.append(row.path)
+        if row.hash:
+            change.removed.append(Entry(name, row.path, bytes.fromhex(row.hash), row.size_bytes, row.mtime_ns))
+    for file in suspects:
+        if file.path in failed:
+            continue  # keeps what was known of it; the next run tries again
+        old, key = known.get(file.path), hashes.get(file.path)
+        etag = "racy" if file.path in racy else file.etag
+        metadata = {_LIMIT: options.max_file_bytes} if file.size_bytes > options.max_file_bytes else {}
+        row = TreeRow(file.path, key.hex() if key else "", file.size_bytes, file.mtime_ns, etag, metadata)
+        if old is not None and old._replace(etag=etag) == row:
+            if old != row:
+                change.settled.append(row)  # looked at again only because of its clock
+            continue
+        change.upserts.append(row)
+        if old is not None and old.hash:
+            change.removed.append(Entry(name, file.path, bytes.fromhex(old.hash), old.size_bytes, old.mtime_ns))
+        if key:
+            change.added.append(Entry(name, file.path, key, file.size_bytes, file.mtime_ns, etag))
+    return change
+
+
+def _n_moved(change: Change) -> int:
+    """How many of the added entries have the content of one that is removed elsewhere."""
+    removed = {(entry.hash, entry.path) for entry in change.removed}
+    contents = {key for key, _ in removed}
+    return sum(entry.hash in contents and (entry.hash, entry.path) not in removed for entry in change.added)
+
+
+def _counted(outcome: Outcome) -> str:
+    return ", ".join(f"{reason} {n:,}" for reason, n in sorted(outcome.skipped.items()))
+
+
+def _stamp(time_of_day: datetime) -> str:
+    return f"{time_of_day:%Y%m%dT%H%M%S}"
+
+
+def _stage_tasks(options: Options, files: list[Listed], kept: dict[str, str], stamp: str) -> Iterator[StageTask]:
+    """Files in portions. kept: of portions that a run has read already, the stamp in their files' names; stamp: of new ones."""
     chunk: list[Listed] = []
     size = 0
     for i, file in enumerate(files):
         chunk.append(file)
         size += file.size_bytes
         if len(chunk) == CHUNK_FILES or size >= CHUNK_BYTES or i == len(files) - 1:
-            identity = json.dumps([options.source.url, edges, options.max_file_bytes, [list(f) for f in chunk]])
-            name = f"staging/{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
-            yield StageTask(name, options.source, tuple(chunk), edges, options.max_file_bytes)
+            identity = json.dumps([options.source.url, options.max_file_bytes, [list(f) for f in chunk]])
+            digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
+            yield StageTask(f"staging/{kept.get(digest, stamp)}-{digest}", options.source, tuple(chunk), options.max_file_bytes)
             chunk, size = [], 0
 
 

@@ -6,8 +6,10 @@ named by their content or by their task, so doing a task twice is harmless.
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +20,8 @@ from shards.cache import FileCache
 from shards.corpus import Listed, Opener, Source
 from shards.documents import Documents, Entries
 from shards.encodings import PackedEncodings
-from shards.errors import NotFound, SourceError
-from shards.identity import bucket_of, find_rows
+from shards.errors import Corrupt, NotFound, SourceError
+from shards.identity import find_rows
 from shards.layers import SpaceSpec, create
 from shards.layers.contract import Layer, Resources
 from shards.manifest import SegmentRef
@@ -30,18 +32,16 @@ from shards.types import Array, Arrays, Entry
 
 logger = logging.getLogger(__name__)
 
+RACY_NS = 2_000_000_000  # the coarsest clock of a file system in use (FAT): two changes within it may bear the same time
+
 
 @dataclass(frozen=True, slots=True)
 class StageTask:
-    """Files to read. name: where the result goes, a function of the files, so that a run that was cut finds it again.
-
-    edges: (n_shards + 1,) bucket edges; each shard's documents become one pack.
-    """
+    """Files to read. name: where the result goes, a function of the files, so that a run that was cut finds it again."""
 
     name: str
     source: Source
     files: tuple[Listed, ...]
-    edges: tuple[int, ...]
     max_file_bytes: int
 
 
@@ -49,14 +49,18 @@ class StageTask:
 class Staged:
     """What reading gave. hashes: path -> content hash of readable text; skipped: path -> reason; failed: path -> reason.
 
-    packs: shard -> name of the staging file. size_bytes: read from the source.
+    racy: files that changed so shortly before they were read that they may change again without their time telling.
+    pack: name of the staging file of the documents; "" if there are none. size_bytes: read from the source.
+    kept: whether an earlier run had done the work.
     """
 
-    hashes: dict[str, bytes]
-    skipped: dict[str, str]
-    failed: dict[str, str]
-    packs: dict[int, str]
-    size_bytes: int
+    hashes: dict[str, bytes] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    racy: frozenset[str] = frozenset()
+    pack: str = ""
+    size_bytes: int = 0
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,11 @@ class _Counted:
         self.inner, self.encoded, self.reused = inner, 0, 0
 
     def get(self, hashes: Array) -> dict[bytes, Array]:
-        found = self.inner.get(hashes)
+        try:
+            found = self.inner.get(hashes)
+        except Corrupt as error:  # they only save work
+            logger.warning("event=encodings_unreadable reason=%s", error)
+            return {}
         self.reused += len(found)
         return found
 
@@ -107,61 +115,81 @@ class _Counted:
 class Worker:
     """Reads files and builds segments of one corpus. Safe for several threads.
 
-    store: the corpus's folder. specs: the spaces to build, with their ids.
+    store: the corpus's folder. specs: the spaces to build, with their ids. clock_ns: the time of day.
     """
 
-    def __init__(self, store: Store, cache: FileCache, specs: Mapping[str, tuple[SpaceSpec, str]], resources: Resources):
-        self.store, self.cache = store, cache
+    def __init__(
+        self,
+        store: Store,
+        cache: FileCache,
+        specs: Mapping[str, tuple[SpaceSpec, str]],
+        resources: Resources,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ):
+        self.store, self.cache, self.clock_ns = store, cache, clock_ns
         self.layers: dict[str, tuple[Layer, str]] = {
             name: (create(spec, resources), space_id) for name, (spec, space_id) in specs.items()
         }
-        self._openers: dict[Source, Opener] = {}
+        self._openers: dict[tuple[Source, int], Opener] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the sources that were read."""
+        with self._lock:
+            openers, self._openers = self._openers, {}
+        for opener in openers.values():
+            opener.close()
 
     # --- reading -----------------------------------------------------------------------------------------------------------
 
     def stage(self, task: StageTask) -> Staged:
-        """Read, hash and render files; leave their documents in the store, one pack a shard."""
+        """Read, hash and render files; leave their documents in the store, in one pack."""
         if (kept := self._kept(task)) is not None:
             return kept
-        if task.source not in self._openers:
-            self._openers[task.source] = Opener(task.source)
-        opener = self._openers[task.source]
-        result = Staged({}, {}, {}, {}, 0)
-        documents: dict[bytes, tuple[bytes, str]] = {}
+        opener = self._opener(task)
+        begun_ns = self.clock_ns()
+        hashes: dict[str, bytes] = {}
+        skipped: dict[str, str] = {}
+        failed: dict[str, str] = {}
+        documents: dict[bytes, tuple[bytes, bytes, str]] = {}
         size = 0
-        small = [f.path for f in task.files if f.size_bytes <= task.max_file_bytes]
-        for file in task.files:
-            if file.size_bytes > task.max_file_bytes:
-                result.skipped[file.path] = f"larger than {task.max_file_bytes} bytes"
-        for path, data in opener.read_many(small):
+        for path, data in opener.read_many([file.path for file in task.files]):
             if isinstance(data, (SourceError, NotFound)):
-                result.failed[path] = str(data)
+                failed[path] = str(data)
                 continue
             size += len(data)
             rendition = render(data)
             if isinstance(rendition, Skipped):
-                result.skipped[path] = rendition.reason
+                skipped[path] = rendition.reason
                 continue
             key = rendition.hash  # of plain text the content's own; else it covers how the text was made, as spans depend on it
-            result.hashes[path] = key
-            documents[key] = (rendition.text, rendition.kind)
-        edges = np.asarray(task.edges)
-        groups: dict[int, list[tuple[bytes, bytes, str]]] = {}
-        for key, (text, kind) in documents.items():
-            shard = int(np.searchsorted(edges, bucket_of(key), "right")) - 1
-            groups.setdefault(shard, []).append((key, text, kind))
-        for shard, items in groups.items():
-            result.packs[shard] = f"{task.name}-{shard}.pack"
-            self.store.write(result.packs[shard], segments.dump_pack(Documents.pack(items)))
-        staged = Staged(result.hashes, result.skipped, result.failed, result.packs, size)
-        if not staged.failed:  # a file that failed is tried again by the next run
+            hashes[path] = key
+            documents[key] = (key, rendition.text, rendition.kind)
+        pack = ""
+        if documents:
+            pack = f"{task.name}.pack"
+            self.store.write(pack, segments.dump_pack(Documents.pack(documents.values())))
+        racy = frozenset(f.path for f in task.files if not f.etag and f.mtime_ns > begun_ns - RACY_NS)
+        staged = Staged(hashes, skipped, failed, racy, pack, size)
+        if not failed:  # a file that failed is tried again by the next run
             self.store.write(f"{task.name}.json", _staged_json(staged))
         return staged
 
+    def _opener(self, task: StageTask) -> Opener:
+        with self._lock:  # opening an archive reads its directory, so each is opened once
+            key = (task.source, task.max_file_bytes)
+            if key not in self._openers:
+                self._openers[key] = Opener(task.source, task.max_file_bytes)
+            return self._openers[key]
+
     def _kept(self, task: StageTask) -> Staged | None:
         try:
-            return _staged_of(json.loads(self.store.read(f"{task.name}.json")))
+            data = self.store.read(f"{task.name}.json")
         except NotFound:
+            return None
+        try:
+            return _staged_of(json.loads(data))
+        except (ValueError, KeyError, TypeError, AttributeError):  # written by another version: read anew
             return None
 
     # --- building ----------------------------------------------------------------------------------------------------------
@@ -208,13 +236,22 @@ class Worker:
         return Built(task.shard, ref, encoded, reused, seconds)
 
     def _documents(self, task: SegmentTask) -> Iterator[tuple[bytes, bytes, str]]:
-        wanted = {key.tobytes() for key in task.wanted}
-        for name in task.packs:
-            pack = segments.parse_pack(self.store.read(name), name)
-            for row in range(len(pack)):
-                key = pack.hashes[row].tobytes()
-                if key in wanted:
-                    yield key, bytes(pack.content(row)), pack.kind_names[pack.kinds[row]]
+        if not len(task.wanted):
+            return
+        with ThreadPoolExecutor(min(self.store.parallel, max(1, len(task.packs)))) as pool:
+            for pack in pool.map(lambda name: self._pack(name, task.wanted), task.packs):
+                for row in range(len(pack)):
+                    yield pack.hashes[row].tobytes(), bytes(pack.content(row)), pack.kind_names[pack.kinds[row]]
+
+
+    def _pack(self, name: str, wanted: Array) -> Documents:
+        try:
+            return segments.read_pack(self.store, name, wanted)
+        except Corrupt as error:
+            # What was read can be read again. The list goes first: without it nobody looks for the pack.
+            self.store.delete(f"{name.removesuffix('.pack')}.json")
+            self.store.delete(name)
+            raise NotFound(f"{error} It is deleted; run the job again.") from None
 
 
 def _scope_mask(documents: Documents, in_scope: Array | None) -> Array | None:
@@ -272,17 +309,13 @@ def _staged_json(staged: Staged) -> bytes:
     body: dict[str, Any] = {
         "hashes": {path: key.hex() for path, key in staged.hashes.items()},
         "skipped": staged.skipped,
-        "packs": {str(shard): name for shard, name in staged.packs.items()},
+        "racy": sorted(staged.racy),
+        "pack": staged.pack,
         "size_bytes": staged.size_bytes,
     }
     return json.dumps(body).encode()
 
 
 def _staged_of(body: dict[str, Any]) -> Staged:
-    return Staged(
-        {path: bytes.fromhex(key) for path, key in body["hashes"].items()},
-        body["skipped"],
-        {},
-        {int(shard): name for shard, name in body["packs"].items()},
-        body["size_bytes"],
-    )
+    hashes = {path: bytes.fromhex(key) for path, key in body["hashes"].items()}
+    return Staged(hashes, body["skipped"], {}, frozenset(body["racy"]), body["pack"], body["size_bytes"], kept=True)

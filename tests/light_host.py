@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from cluster.host import DetailsRequest, DocumentText, HostRequest
+from cluster.host import DetailsRequest, DocumentText, HostRequest, Opened
 from shards.errors import NotFound
 from shards.identity import HASH_BYTES, bucket_of, content_hash, shard_ranges
+from shards.plan import Plan
 from shards.types import Candidates, Detail, LayerStatus, Moments
 
 N_SHARDS = 8
@@ -63,9 +64,9 @@ class LightHost:
         text = self.texts[document]
         return DocumentText(start, end or len(text), len(text), text[start:end].decode(), None)
 
-    def warm(self, corpus: str, generation: int, shards: tuple[int, ...]) -> dict[str, Any]:
+    def warm(self, corpus: str, generation: int, shards: tuple[int, ...], plan: Plan | None = None) -> Opened:
         self.opened |= set(shards)
-        return {"docs": {shard: sum(shard_of(h) == shard for h in self.texts) for shard in shards}}
+        return Opened({shard: sum(shard_of(h) == shard for h in self.texts) for shard in shards})
 
     def status(self) -> dict[str, Any]:
         return {"pid": os.getpid(), "started": self.started, "calls": self.calls, "opened": sorted(self.opened)}

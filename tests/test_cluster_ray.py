@@ -214,7 +214,7 @@ def test_details_documents_and_warming_go_to_the_hosts_that_own_them(hosts):
             assert (await searcher.document("texts", 1, N_SHARDS, some, 0, 8)).text == "document"
             with pytest.raises(NotFound, match="No document 0000"):
                 await searcher.document("texts", 1, N_SHARDS, bytes(20))
-            docs = await searcher.warm("texts", 1, N_SHARDS)
+            docs = (await searcher.warm("texts", 1, N_SHARDS)).docs
             assert sorted(docs) == list(range(N_SHARDS)) and sum(docs.values()) == len(TEXTS)
 
     asyncio.run(story())
@@ -265,7 +265,7 @@ def test_hosts_with_other_settings_are_never_asked_and_are_stopped(host_settings
         from cluster.actors import remote_host
         from cluster.searcher import RaySearcher
 
-        cluster = ClusterSettings(namespace=namespace, max_hosts=1, **QUICK)
+        cluster = ClusterSettings(namespace=namespace, max_hosts=1, handover_s=0.2, **QUICK)
         names = []
         for settings in (host_settings, host_settings.model_copy(update={"store_url": str(tmp_path)})):
             async with RaySearcher(cluster, settings, remote_host(LightHost)) as searcher:
@@ -290,6 +290,6 @@ def test_the_real_host_says_as_coverage_that_it_cannot_open_a_corpus(cluster, na
             assert sorted(s.shard for s in coverage) == list(range(N_SHARDS))
             assert {s.state for s in coverage} == {"failed"}
             assert "nowhere" in coverage[0].reason
-            assert await searcher.warm("nowhere", 7, N_SHARDS) == {}
+            assert (await searcher.warm("nowhere", 7, N_SHARDS)).docs == {}
 
     asyncio.run(story())

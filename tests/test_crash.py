@@ -3,11 +3,11 @@
 from collections import Counter
 
 import pytest
-
-from shards.store import open_store
 from engine import Engine, paths, write_files
 from faults import Crash, FaultyStore
 from test_update import FILES
+
+from shards.store import open_store
 
 
 def test_a_crash_at_any_store_operation_loses_nothing(tmp_path):

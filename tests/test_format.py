@@ -22,7 +22,7 @@ from shards.manifest import ShardPage, check, corpus_store, latest_generation, r
 from shards.store import open_store
 
 sys.path.append(str(Path(__file__).parent / "fixtures"))
-from make_format_1 import CORPUS, FILES, LAYERS, REQUESTS, WHOLE, answers, at_generation, write_generation  # noqa: E402
+from make_format_1 import CORPUS, FILES, LAYERS, REQUESTS, WHOLE, answers, at_generation, write_generation
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_one_host_answers_for_all_shards(host):
         (answer,) = await searcher.search("c", 1, N_SHARDS, plan())
         assert {h.tobytes() for h in answer.hashes} == {content_hash(TEXTS[0]), content_hash(TEXTS[2])}
         assert [s.shard for s in answer.status] == list(range(N_SHARDS))
-        assert sum((await searcher.warm("c", 1, N_SHARDS)).values()) == 3
+        assert sum((await searcher.warm("c", 1, N_SHARDS)).docs.values()) == 3
         assert set(await searcher.details("c", 1, N_SHARDS, {content_hash(TEXTS[1]): ()})) == {content_hash(TEXTS[1])}
         assert (await searcher.document("c", 1, N_SHARDS, content_hash(TEXTS[1]), 2)).text == "bird"
         with pytest.raises(NotFound):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine import Engine
 
 from shards.probes import choose_probes
-from engine import Engine
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 FOLDERS = ("asyncio", "json", "email", "http", "xml", "logging", "concurrent", "importlib", "collections")

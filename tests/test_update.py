@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-from shards.errors import BadSpec, SourceError
 from engine import Engine, paths, write_files
 
-WORDS = "amber basalt cobalt dolomite ebony feldspar garnet hematite indigo jasper kyanite lapis marble nickel onyx pyrite".split()
+from shards.errors import BadSpec, SourceError
+
+WORDS = ["amber", "basalt", "cobalt", "dolomite", "ebony", "feldspar", "garnet", "hematite", "indigo", "jasper", "kyanite", "lapis", "marble", "nickel", "onyx", "pyrite"]
 FILES = {
     "a.txt": "The amber room was lost in the war. Nobody has seen the amber since.\n",
     "sub/b.py": "def find_basalt(rocks):\n    return [r for r in rocks if r.kind == 'basalt']\n",
