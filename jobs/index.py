@@ -170,7 +170,7 @@ def run_index(argv: list[str] | None = None) -> int:
 
 def _printable(text: str) -> str:
     """Paths may hold bytes that are not UTF-8, which no terminal takes: shown as U+FFFD."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 if __name__ == "__main__":

@@ -96,10 +96,11 @@ class RayPool:
 
         from cluster.actors import remote_worker
 
-        if not self._actors:
-            cores = int(ray.cluster_resources().get("CPU", 1))
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        missing = min(cores, len(tasks)) - len(self._actors)
+        if missing > 0:
             actor = remote_worker(RemoteWorker, num_cpus=CPUS)
-            self._actors = [actor.remote(self.settings) for _ in range(max(1, min(cores, len(tasks))))]
+            self._actors += [actor.remote(self.settings) for _ in range(missing)]
             logger.info("event=workers_started n=%d", len(self._actors))
         waiting = list(reversed(tasks))
         running: dict[Any, Any] = {}
@@ -112,11 +113,17 @@ class RayPool:
             if waiting:
                 running[actor.run.remote(method, waiting.pop())] = actor
             try:
-                yield ray.get(done)
+                result = ray.get(done)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, SondageError):  # the caller's to read, without the actor's traceback
                     raise error.cause from None
                 raise
+            except ray.exceptions.RayActorError as error:
+                raise SondageError(
+                    f"A worker died again and again ({error}). If its node ran out of memory, use more --shards; what was read and "
+                    "encoded is kept for the next run."
+                ) from error
+            yield result
 
     def close(self) -> None:
         """End the actors."""

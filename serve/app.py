@@ -24,6 +24,7 @@ from shards.store import open_store
     health_check_timeout_s=10,
     graceful_shutdown_wait_loop_s=0.2,
     graceful_shutdown_timeout_s=10,
+    max_surge_percent=100,  # a new deployment answers before the old one stops; by default nothing would answer for 6 s
     ray_actor_options={"num_cpus": 0.1},  # it merges small arrays; the cores are the hosts'
 )
 @ray_serve.ingress()
@@ -48,8 +49,8 @@ class Service:
             coordinator = Coordinator(store, searcher, resources, cache, self.settings.front.poll_s)
             await coordinator.start()
             try:
-                # Serve sends queries here, and ends the replica before this one, when this is done. With the store away that
-                # would be never: then answers say so.
+                # Serve sends queries here, and ends the replica before this one, when this is done. Not for ever: while the
+                # store is away, answers must say so.
                 with suppress(TimeoutError):
                     await asyncio.wait_for(coordinator.until_warm(), self.settings.cluster.start_timeout_s)
                 yield coordinator

@@ -14,6 +14,7 @@ import numpy as np
 
 from serve.evidence import SpaceFacts, fuse
 from shards.candidates import merge
+from shards.errors import StoreError
 from shards.generation import Generation
 from shards.layers.contract import Reader, Request
 from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, median_sd
@@ -62,6 +63,8 @@ class Calibrator:
     def __call__(self, generation: Generation) -> bytes | None:
         """The null models of an opened generation, as the JSON bytes that its root names; None for an empty corpus."""
         shards = [generation.shard(ref.shard) for ref in generation.root.shards]
+        for name, reason in (item for shard in shards for item in shard.unopened.items()):
+            raise StoreError(f"Layer {name!r} cannot be calibrated: {reason}")
         documents = sample(shards)
         if not documents:
             return None

@@ -32,7 +32,7 @@ from serve.schema import (
 )
 from serve.verdict import judge
 from shards.candidates import merge
-from shards.errors import BadQuery, NotFound, SondageError
+from shards.errors import BadQuery, ModelMissing, NotFound, SondageError
 from shards.generation import Generation
 from shards.layers.contract import Request, Resources
 from shards.manifest import latest_generation, list_corpora
@@ -179,11 +179,17 @@ class Coordinator:
         spaces = list(current.spaces.values()) if current else []
         opened = Generation.open(self.store, self.cache, corpus, number, self.resources, segments, spaces)
         opened.nulls  # noqa: B018  (read now, not in the first query)
-        for name, space in opened.spaces.items():
+        fingerprints = {ref.name: ref.fingerprint for ref in opened.root.spaces}
+        for name, space in list(opened.spaces.items()):
             statistics = opened.statistics(name)
+            if space.problem:
+                continue
             try:
+                if fingerprints[name] != space.layer.fingerprint():
+                    raise ModelMissing("the model on this machine is not the one that the index was built with")
                 space.layer.prepare(Request("warm up"), statistics)  # loads the model
-            except SondageError as error:
+            except SondageError as error:  # one space less, and it says why; the others answer
+                opened.spaces[name] = replace(space, problem=str(error))
                 self._note(f"{corpus}/{name}", error)
         return opened
 
@@ -248,6 +254,7 @@ class Coordinator:
         _lap(timings, "fuse", mark)
         mark = time.monotonic()
         hits: list[Hit] = []
+        page: list[int] = []
         more = False
         if fused is not None and verdict != "none":
             # A pattern that matches everywhere surprises nobody, yet who asks for it by name wants its matches.
@@ -272,7 +279,8 @@ class Coordinator:
             null_version=generation.root.null_version,
             verdict=verdict,
             verdict_reason=why,
-            complete=bool(status) and all(s.state in ("ready", "scoped") for s in status),
+            # A host that dies between its scores and its texts takes hits with it.
+            complete=bool(status) and all(s.state in ("ready", "scoped") for s in status) and len(hits) == len(page),
             hits=hits,
             cursor=following,
             layers=_layers(generation, names, prepared, reasons, found, fused),
@@ -431,6 +439,11 @@ def _prepare(generation: Generation, request: SearchRequest, names: list[str]) -
     for name in names:
         layer = generation.spaces[name].layer
         explicit = name in request.forms or request.layers != "auto"
+        if problem := generation.spaces[name].problem:
+            if explicit:
+                raise ModelMissing(f"Layer {name!r} cannot be asked: {problem}.")
+            reasons[name] = problem
+            continue
         try:
             asked = layer.prepare(Request(request.query, request.forms.get(name, {}), explicit), generation.statistics(name))
         except BadQuery as error:

@@ -122,7 +122,8 @@ class Coverage(Edge):
 
 
 class SearchAnswer(Edge):
-    """verdict: strong, weak or none, with its reason. complete: whether every layer and shard was fully searched."""
+    """verdict: strong, weak or none, with its reason. complete: whether every layer and shard was fully searched,
+    and no hit had to be left out because its text could not be read in time."""
 
     corpus: str
     generation: int

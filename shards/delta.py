@@ -6,6 +6,7 @@ Deciding only: opened segments and entry lists in, references, tombstone files a
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,17 +16,21 @@ from shards.identity import bucket_of
 from shards.layers import SpaceSpec
 from shards.manifest import FileRef, SegmentRef, ShardPage
 from shards.plan import glob_regex
-from shards.segment import Tombstones, dump_pack, pack_entries
+from shards.segment import Tombstones, pack_entries
 from shards.shard import Shard, View
 from shards.store import Store
 from shards.tree import TreeRow
 from shards.types import Array, Entry
 from shards.worker import SegmentTask, sorted_hashes
 
+if TYPE_CHECKING:
+    from shards.staging import Staging
+
 SEGMENT_BYTES = 256 << 20  # text in one new segment: what a worker holds in memory a few times over
 MAX_SEGMENTS = 8  # per shard; above it the smallest are merged with what is being written
 
 Specs = Mapping[str, tuple[SpaceSpec, str]]  # space name -> spec and space id
+
 
 @dataclass(slots=True)
 class Change:
@@ -61,10 +66,10 @@ class ShardPlan:
 class ShardDelta:
     """Decides what entry changes mean for one shard: which rows die, which documents are new.
 
-    staging: how the names of staging files begin that this writes.
+    staging: where it leaves documents that must be built anew.
     """
 
-    def __init__(self, store: Store, page: ShardPage, specs: Specs, parent: Generation | None, staging: str):
+    def __init__(self, store: Store, page: ShardPage, specs: Specs, parent: Generation | None, staging: "Staging"):
         self.store, self.page, self.specs, self.parent, self.staging = store, page, specs, parent, staging
         if parent is None:
             self.views: list[View] = []
@@ -76,24 +81,29 @@ class ShardDelta:
     def decide(self, added: list[Entry], removed: list[Entry]) -> ShardPlan:
         dead_entries = [set(d.entries.tolist()) for d in self.dead] if self.views else []
         dead_docs = [set(d.documents.tolist()) for d in self.dead] if self.views else []
+        leaving: dict[bytes, set[tuple[str, str]]] = {}
         for entry in removed:
-            for v, view in enumerate(self.views):
-                for row in view.entries_of(entry.hash).tolist():
-                    e = view.segment.entries
-                    if e.path(row) == entry.path and e.source_names[e.sources[row]] == entry.source:
-                        dead_entries[v].add(row)
-        still = {entry.hash for entry in added}
+            leaving.setdefault(entry.hash, set()).add((entry.source, entry.path))
+        still_there: set[bytes] = {entry.hash for entry in added}
+        for v, view in enumerate(self.views):
+            e = view.segment.entries
+            for key, row in view.entries_of_all(sorted_hashes(list(leaving))):
+                if (e.source_names[e.sources[row]], e.path(row)) in leaving[key]:
+                    dead_entries[v].add(row)
+                else:
+                    still_there.add(key)
         n_dead = 0
-        for key in {entry.hash for entry in removed} - still:
-            alive = any(
-                row not in dead_entries[v] for v, view in enumerate(self.views) for row in view.entries_of(key).tolist()
-            )
-            if not alive:
-                for v, view in enumerate(self.views):
-                    if (row := view.row_of(key)) >= 0:
-                        dead_docs[v].add(row)
-                        n_dead += 1
-        new = [key for key in still if all(view.row_of(key) < 0 for view in self.views)]
+        unused = sorted_hashes([key for key in leaving if key not in still_there])
+        for v, view in enumerate(self.views):
+            rows = view.rows_of(unused)
+            rows = rows[rows >= 0].tolist()
+            dead_docs[v].update(rows)
+            n_dead += len(rows)
+        wanted = sorted_hashes([entry.hash for entry in added])
+        new_rows = np.ones(len(wanted), bool)
+        for view in self.views:
+            new_rows &= view.rows_of(wanted) < 0
+        new = [key.tobytes() for key in wanted[new_rows]]
         rewritten, in_scope, packs = self._scopes(added, removed, dead_entries, dead_docs, new)
         refs = []
         for v, ref in enumerate(self.page.segments):
@@ -147,9 +157,7 @@ class ShardDelta:
                     items.append((key, bytes(documents.content(row)), documents.kind_names[documents.kinds[row]]))
         packs: tuple[str, ...] = ()
         if items:
-            data = dump_pack(Documents.pack(items))
-            packs = (f"{self.staging}{hashlib.sha256(data).hexdigest()[:24]}.pack",)
-            self.store.write(packs[0], data)
+            packs = (self.staging.keep(Documents.pack(items)),)
         return [item[0] for item in items], {name: sorted_hashes(list(keys)) for name, keys in in_scope.items()}, packs
 
 

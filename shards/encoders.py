@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from shards import model_files
+from shards import model_files, transformer
 from shards.errors import BadSpec, ModelMissing
 from shards.layers.contract import Resources
 from shards.types import Array
@@ -247,17 +247,11 @@ def _with(array: Array, place: int, values: Array) -> Array:
 
 # --- dense -------------------------------------------------------------------------------------------------------------------
 
-# Texts are padded to one of these lengths, in tokens, since the length decides a transformer's bits (and little else: measured,
-# neither row, batch size nor thread count moves them in fp32). Beyond the last, multiples of it.
-_LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
-_BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # per forward pass: throughput is flat above; a lone edited file pads up to it
-_MAX_TOKENS = 8192  # read of one text, whatever the model allows: attention is quadratic
-
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names of prompts, in the order in which sentence-transformers looks
 
 
 class DenseEncoder:
-    """Any sentence-transformers text model, on its own tokens, in fixed shapes.
+    """Any sentence-transformers text model (`shards.transformer`).
 
     document_prompt, query_prompt: put before each text; None: as the model's own settings say, "" for none.
     dtype: "bf16" is 1.8 times as fast on CPUs that have it, at a cosine of .9999 to fp32.
@@ -291,10 +285,8 @@ class DenseEncoder:
         return self._encode(texts, self._load().prompt(_DOCUMENT_PROMPTS) if prompt is None else prompt, done)
 
     def encode_queries(self, texts: Sequence[str]) -> Array:
-        """One forward pass each, so that an answer waits for no padding rows."""
-        prompt = self._prompt_of_queries()
-        parts = [self._encode([text], prompt, None, n_rows=1) for text in texts]
-        return np.concatenate(parts) if parts else np.zeros((0, self.dim), np.float32)
+        """One forward pass each, so that an answer waits for no other's rows."""
+        return self._encode(texts, self._prompt_of_queries(), None, n_rows=1)
 
     def reads(self, text: str) -> str:
         return self._load().reads(text, self._prompt_of_queries())
@@ -302,10 +294,10 @@ class DenseEncoder:
     def _prompt_of_queries(self) -> str:
         return self._load().prompt(("query",)) if self._query_prompt is None else self._query_prompt
 
-    def _load(self) -> "_Transformer":
+    def _load(self) -> transformer.Transformer:
         folder = model_files.locate(self.model, self.resources)
         with _loading:
-            return _load_dense(folder, self._dtype, self._device)
+            return transformer.load(folder, self._dtype, self._device)
 
     def _encode(self, texts: Sequence[str], prompt: str, done: Done | None, n_rows: int | None = None) -> Array:
         model, dim = self._load(), self.dim
@@ -317,97 +309,3 @@ class DenseEncoder:
             if done:
                 done(n_done)
         return out
-
-
-@lru_cache(maxsize=4)
-def _load_dense(folder: Path, dtype: str, device: str | None) -> "_Transformer":
-    try:
-        import torch
-        from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise ModelMissing(f"Dense layers need {error.name}: run pip install sentence-transformers.") from error
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        with model_files.quiet_transformers():
-            model = SentenceTransformer(str(folder), device=device, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise ModelMissing(f"Folder {folder} holds no sentence-transformers model that can be loaded on {device}: {error}") from error
-    if dtype == "bf16":
-        model = model.to(torch.bfloat16)
-    return _Transformer(model.eval(), folder, device)
-
-
-class _Transformer:
-    """A loaded model and its forward pass in fixed shapes. dim: of its vectors."""
-
-    def __init__(self, model: Any, folder: Path, device: str):
-        self._model, self._device = model, device
-        self._tokenizer = model.tokenizer
-        self._lower = bool(getattr(model[0], "do_lower_case", False))
-        self._skips_prompt = any(not getattr(module, "include_prompt", True) for module in model)
-        if not callable(self._tokenizer) or not hasattr(self._tokenizer, "pad"):
-            raise ModelMissing(f"The model in {folder} is no text transformer. Model2Vec models belong to the layer `static`.")
-        limit = model.max_seq_length or self._tokenizer.model_max_length
-        self._max_tokens = int(min(limit, _MAX_TOKENS))
-        self.dim = int(model.get_sentence_embedding_dimension())
-        self._lock = threading.Lock()  # a fast tokenizer's padding and truncation are its state
-
-    def prompt(self, names: tuple[str, ...]) -> str:
-        """The model's own prompt of the first of these names that it has, else its default, else none."""
-        prompts = self._model.prompts or {}
-        named = next((prompts[name] for name in names if prompts.get(name)), None)
-        return named or prompts.get(self._model.default_prompt_name) or ""
-
-    def batches(self, texts: Sequence[str], prompt: str, n_rows: int | None) -> Any:
-        """Yields (places, vectors): which texts, and their (len(places), dim) float32 vectors, not normalised. Shortest first.
-
-        n_rows: texts per forward pass; None: so many that it has a fixed number of tokens. Incomplete batches are filled up.
-        """
-        import torch
-
-        tokens = self._tokens([prompt + text for text in texts])
-        sizes = np.array([len(ids) for ids in tokens["input_ids"]], np.int64)
-        lengths = np.array([self._length(size) for size in sizes], np.int64)
-        extra = {"prompt_length": self._prompt_length(prompt)} if prompt and self._skips_prompt else {}
-        for length in np.unique(lengths).tolist():
-            same = np.flatnonzero(lengths == length)
-            rows = n_rows or max(_BATCH_TOKENS[self._device] // length, 1)
-            for start in range(0, len(same), rows):
-                places = same[start : start + rows]
-                filled = [*places.tolist(), *[int(places[0])] * (rows - len(places))]
-                batch = {name: [values[i] for i in filled] for name, values in tokens.items()}
-                with self._lock:
-                    features = dict(self._tokenizer.pad(batch, padding="max_length", max_length=length, return_tensors="pt"))
-                features = {name: value.to(self._device) for name, value in features.items()}
-                with torch.inference_mode():
-                    vectors = self._model.forward(features | extra)["sentence_embedding"]
-                yield places, vectors[: len(places)].float().cpu().numpy()
-
-    def reads(self, text: str, prompt: str) -> str:
-        """The beginning of a text that fits into the model's window; the whole of it where a tokenizer cannot tell."""
-        if not self._tokenizer.is_fast:
-            return text
-        near = text.strip()[: self._max_tokens * 64]  # no tokeniser merges that much on average
-        with self._lock:
-            offsets = self._tokenizer(prompt + near, truncation=True, max_length=self._max_tokens, return_offsets_mapping=True)
-        end = max((stop for _, stop in offsets["offset_mapping"]), default=0) - len(prompt)
-        rest = near[max(end, 0) :].strip()
-        return text if not rest and len(near) == len(text.strip()) else near[: max(end, 0)]
-
-    def _tokens(self, texts: list[str]) -> dict[str, list[list[int]]]:
-        stripped = [text.strip() for text in texts]  # as sentence-transformers does
-        if not stripped:
-            return {"input_ids": []}
-        if self._lower:
-            stripped = [text.lower() for text in stripped]
-        with self._lock:
-            return dict(self._tokenizer(stripped, truncation=True, max_length=self._max_tokens, padding=False))
-
-    def _length(self, size: int) -> int:
-        fitting = next((length for length in _LENGTHS if length >= size), -(-size // _LENGTHS[-1]) * _LENGTHS[-1])
-        return min(fitting, self._max_tokens)
-
-    def _prompt_length(self, prompt: str) -> int:
-        """Tokens of the prompt with those that open a text, for models whose pooling leaves it out."""
-        ids = self._tokens([prompt])["input_ids"][0]
-        return len(ids) - (ids[-1] in self._tokenizer.all_special_ids)

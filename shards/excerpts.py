@@ -7,7 +7,6 @@ from itertools import islice
 
 from shards.types import Excerpt
 
-
 MAX_WORDS, MAX_MARKS = 16, 512  # enough to tell where they stand together; a query of a thousand words costs no more
 
 

@@ -17,7 +17,7 @@ from shards.errors import NotFound
 from shards.identity import bucket_of
 from shards.layers import SpaceSpec, create
 from shards.layers.contract import Resources
-from shards.manifest import Root, SegmentRef, ShardPage, SpaceRef, corpus_store, latest_generation, read_page, read_root
+from shards.manifest import Root, SegmentRef, ShardPage, SpaceRef, check, corpus_store, latest_generation, read_page, read_root
 from shards.segment import Segment, Tombstones
 from shards.shard import Shard, Space
 
@@ -40,10 +40,14 @@ def open_spaces(refs: tuple[SpaceRef, ...], resources: Resources, opened: Iterab
     opened: spaces of an earlier generation, whose layers (and loaded models) are taken over where the ids agree.
     """
     known = {space.id: space.layer for space in opened}
-    return {
-        ref.name: Space(ref.name, ref.space_id, known.get(ref.space_id) or create(spec_of(ref), resources), tuple(ref.scope))
-        for ref in refs
-    }
+    spaces = {}
+    for ref in refs:
+        layer = known.get(ref.space_id) or create(spec_of(ref), resources)
+        problem = ""
+        if layer.version != ref.version:
+            problem = f"built by version {ref.version} of layer {ref.layer!r}, this build has {layer.version}: run the index job again"
+        spaces[ref.name] = Space(ref.name, ref.space_id, layer, tuple(ref.scope), problem)
+    return spaces
 
 
 @dataclass
@@ -147,5 +151,5 @@ class Generation:
             return None
         from shards.nulls import CorpusNulls
 
-        return CorpusNulls.from_json(json.loads(self.store.read(self.root.nulls.name)))
+        return CorpusNulls.from_json(json.loads(check(self.store.read(self.root.nulls.name), self.root.nulls, self.store)))
 

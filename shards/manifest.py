@@ -104,7 +104,10 @@ class ShardRef(Model):
 
 
 class SpaceRef(Model):
-    """A space of the corpus, with its dials resolved; the fields are those of `SpaceSpec` and `Layer`."""
+    """A space of the corpus, with its dials resolved; the fields are those of `SpaceSpec` and `Layer`.
+
+    version, fingerprint: of the layer and its model when the arrays were made; other ones make other arrays.
+    """
 
     name: str
     layer: str
@@ -114,6 +117,8 @@ class SpaceRef(Model):
     origin: Literal["source", "derived"]
     granularity: str
     null: Literal["moments", "rarity"]
+    version: PositiveInt = 1
+    fingerprint: str = ""
 
 
 class SourceRef(Model):

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import json
@@ -142,7 +143,11 @@ def _distilled_minilm(resources: Resources) -> Path:
         return folder
     resources.models.mkdir(parents=True, exist_ok=True)
     with open(resources.models / f"{folder.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.info("model=%s event=waiting reason='another process distils it; up to 60 s'", MINILM_STATIC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
         partial = resources.models / f".{folder.name}-{uuid.uuid4().hex}"
@@ -161,8 +166,21 @@ def _distil(teacher: Path, folder: Path) -> None:
         raise ModelMissing(f"Model {MINILM_STATIC!r} is distilled once, for which {error.name} is missing. Run {_INSTALL}.") from error
     logger.info("model=%s event=distilling teacher=%s expect='15 to 60 s, once for this machine'", MINILM_STATIC, teacher)
     begun = time.monotonic()
-    with quiet_transformers():
+    with quiet_transformers(), _no_bar():
         model = distill(str(teacher), pca_dims=256, device="cpu")
     model.config["tokenizer_name"] = MINILM  # was the teacher's path, which would make the fingerprint differ between machines
     model.save_pretrained(folder)
     logger.info("model=%s event=distilled seconds=%.1f", MINILM_STATIC, time.monotonic() - begun)
+
+
+@contextlib.contextmanager
+def _no_bar() -> Iterator[None]:
+    """Within it, model2vec draws no bar, which would fill the log of a job; it has no argument for that."""
+    from model2vec.distill import inference
+
+    drawn = inference.tqdm
+    inference.tqdm = functools.partial(drawn, disable=True)
+    try:
+        yield
+    finally:
+        inference.tqdm = drawn

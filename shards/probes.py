@@ -41,9 +41,14 @@ class Probe:
         return count_words(self.text)
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a text that could be looked for, as they stand."""
+    return _WORD.findall(text)
+
+
 def count_words(text: str) -> int:
-    """How long a query is, as the null models count it: words that could be looked for."""
-    return len(_WORD.findall(text))
+    """How long a query is, as the null models count it."""
+    return len(words_of(text))
 
 
 def _draw(salt: bytes, *parts: bytes | int) -> int:

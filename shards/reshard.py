@@ -30,6 +30,7 @@ def reshard(store: Store, parent: Generation | None, ranges: Sequence[tuple[int,
         pages.append(ShardPage(shard=number, buckets=(low, high), segments=tuple(r for r in refs if r is not None)))
     return pages
 
+
 def _cut(store: Store, parent: Generation, ref: SegmentRef, buckets: tuple[int, int]) -> SegmentRef | None:
     """A reference to part of a segment, with the tombstones of that part; None where nothing lives in it."""
     opened = parent.segment(ref)

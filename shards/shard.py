@@ -5,13 +5,14 @@ entries speak of paths, which are resolved to documents here, in whatever segmen
 """
 
 import logging
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from shards.errors import BadQuery
+from shards.errors import BadQuery, SondageError
 from shards.excerpts import excerpt
 from shards.identity import as_keys, find_rows, prefixes
 from shards.layers.contract import Layer, Reader
@@ -26,12 +27,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A space as this generation has it. scope: globs of the entries it is built for; none means all."""
+    """A space as this generation has it.
+
+    scope: globs of the entries it is built for; none means all. problem: why this build cannot read or ask it, "" if it can.
+    """
 
     name: str
     id: str
     layer: Layer
     scope: tuple[str, ...] = ()
+    problem: str = ""
 
 
 @dataclass
@@ -55,6 +60,21 @@ class View:
         """The row of a live document, or -1."""
         row = int(find_rows(self.segment.documents.hashes, np.frombuffer(document, np.uint8)[None], self.doc_prefixes)[0])
         return row if row >= 0 and self.live_docs[row] else -1
+
+    def rows_of(self, documents: Array) -> Array:
+        """The rows of live documents, (n, 20) uint8 content hashes, or -1: (n,) int64."""
+        rows = find_rows(self.segment.documents.hashes, documents, self.doc_prefixes)
+        rows[rows >= 0] = np.where(self.live_docs[rows[rows >= 0]], rows[rows >= 0], -1)
+        return rows
+
+    def entries_of_all(self, documents: Array) -> Iterator[tuple[bytes, int]]:
+        """Yields (content hash, row) of all live entries here of these documents, (n, 20) uint8."""
+        wanted = prefixes(documents)
+        lows, highs = (np.searchsorted(self.entry_prefixes, wanted, side) for side in ("left", "right"))
+        for i in np.flatnonzero(highs > lows).tolist():
+            for row in range(lows[i], highs[i]):
+                if self.live_entries[row] and (self.segment.entries.hashes[row] == documents[i]).all():
+                    yield documents[i].tobytes(), row
 
     def entries_of(self, document: bytes) -> Array:
         """Rows of a document's live entries here."""
@@ -108,9 +128,10 @@ class _Hits:
 
 
 class Shard:
-    """An opened shard. Immutable; safe for many threads.
+    """An opened shard. Safe for many threads; it changes only in that a space that could not be opened may be later.
 
-    spaces: those of the generation, by name, whether or not every segment has them.
+    spaces: those of the generation, by name, whether or not every segment has them. unopened: why a space could not be opened,
+    by name; each search of it tries again, since a store may be back.
     """
 
     def __init__(self, page: ShardPage, segments: Sequence[Segment], tombstones: Sequence[Tombstones], spaces: Mapping[str, Space]):
@@ -128,15 +149,32 @@ class Shard:
                 fields=EntryFields(entries),
             )
             base += len(documents)
-            for space in self.spaces.values():
-                arrays = segment.layer(space.id)
-                if arrays is not None:
-                    live = view.live_docs if space.layer.over == "documents" else view.live_entries
-                    view.readers[space.id] = space.layer.open(arrays, documents, entries, live)
             self.views.append(view)
+        self.unopened: dict[str, str] = {}
+        self._opening = threading.Lock()
+        for space in self.spaces.values():
+            self._open(space)
         self.n_docs = sum(int(v.live_docs.sum()) for v in self.views)
         self.n_entries = sum(int(v.live_entries.sum()) for v in self.views)
         self._resolve_entries()
+
+    def _open(self, space: Space) -> str:
+        """Map a space's arrays in all segments; returns why that could not be done, or nothing."""
+        with self._opening:
+            try:
+                for view in self.views:
+                    arrays = None if space.problem or space.id in view.readers else view.segment.layer(space.id)
+                    if arrays is not None:
+                        live = view.live_docs if space.layer.over == "documents" else view.live_entries
+                        documents, entries = view.segment.documents, view.segment.entries
+                        view.readers[space.id] = space.layer.open(arrays, documents, entries, live)
+            except Exception as error:  # one broken space must not take the others with it: searches of it say so
+                reason = str(error) if isinstance(error, SondageError) else f"{type(error).__name__}: {error}"
+                logger.warning("shard=%d space=%s event=open_failed reason=%s", self.number, space.name, reason)
+                self.unopened[space.name] = reason
+                return reason
+            self.unopened.pop(space.name, None)
+            return ""
 
     def _resolve_entries(self) -> None:
         """Give every live entry the number of its live document."""
@@ -188,8 +226,11 @@ class Shard:
         for query in plan.queries:
             begun = time.monotonic()
             try:
-                hits = self._search_space(query, docs, entries, plan.n_candidates, budget)
-                state, reason = self._coverage(query, hits, budget)
+                if query.space in self.unopened and (reason := self._open(self.spaces[query.space])):
+                    hits, state = _Hits.none(self.n_docs), "failed"
+                else:
+                    hits = self._search_space(query, docs, entries, plan.n_candidates, budget)
+                    state, reason = self._coverage(query, hits, budget)
             except BadQuery:
                 raise
             except Exception as error:  # one broken space must not take the others with it: it is reported, and logged
@@ -219,6 +260,8 @@ class Shard:
             return "ready", ""
         if query.space not in self.spaces:
             return "absent", "this generation has no such space"
+        if problem := self.spaces[query.space].problem:
+            return "failed", problem
         if budget.expired:
             return "late", "the time budget ended"
         if scope := self.spaces[query.space].scope:

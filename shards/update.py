@@ -5,20 +5,19 @@ and everything before it is named by content or by task, so a run that dies is t
 """
 
 import hashlib
-import json
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import numpy as np
 
 from shards import manifest, tree
 from shards.cache import FileCache
+from shards.comparison import change_of, compare, n_moved
 from shards.corpus import Listed, Listing, Source, list_source
 from shards.delta import Change, ShardDelta, by_shard, choose_merges, segment_tasks
 from shards.encodings import PackedEncodings
@@ -29,19 +28,16 @@ from shards.layers import SpaceSpec, create, space_id
 from shards.layers.contract import Resources
 from shards.manifest import FORMAT_VERSION, FileRef, Root, SegmentRef, ShardPage, SourceRef, SpaceRef
 from shards.reshard import reshard
+from shards.staging import Staging
 from shards.store import Store
 from shards.tree import TreeRow
-from shards.types import Entry
-from shards.worker import Built, SegmentTask, Staged, StageTask
+from shards.worker import Built, SegmentTask, Staged
 
 logger = logging.getLogger(__name__)
 
-CHUNK_FILES, CHUNK_BYTES = 512, 8 << 20  # a staging task: about a second of work, so progress is visible and a retry cheap
 SHRINK = 0.5  # a listing that lost more than this share of its files deletes nothing unless told to
-STAGING_KEPT = timedelta(days=1)  # what a run left that died; the source has changed too much by then for it to be of use
 ATTEMPTS = 10  # each one but the last met another run's publication
 
-_STAGED = re.compile(r"staging/(\d{8}T\d{6})-([0-9a-f]{24})\.(json|pack)")
 
 
 class Executor(Protocol):
@@ -118,8 +114,7 @@ class Updater:
     def run(self, options: Options) -> Outcome:
         """Bring the corpus up to date. Raises SourceError, BadSpec, StoreError, NotFound; nothing is published then."""
         self.store = manifest.corpus_store(self.root_store, options.corpus)
-        self.stamp = _stamp(datetime.fromtimestamp(self.clock(), UTC))
-        self._used: set[str] = set()  # staging files, without their ending
+        self.staging = Staging(self.store, self.clock())
         self._executor: tuple[Any, Executor] | None = None
         try:
             n_missing = 0
@@ -170,7 +165,8 @@ class Updater:
             )
         with _timed(outcome, "compare"):
             old_tree = old_source.tree if old_source else None
-            suspects, known, gone = self._compare(options, listing, old_tree)
+            old = {row.path: row for row in tree.rows(self.store, old_tree)} if old_tree else {}
+            suspects, gone = compare(listing, old, options.max_file_bytes)
         self._guard_shrink(options, outcome, listing, old_source, gone)
         ranges = self._ranges(options, parent)
         staged: list[Staged] = []
@@ -181,12 +177,12 @@ class Updater:
             with _timed(outcome, "read"):
                 staged = self._stage(self._workers(specs), options, readable, outcome)
         with _timed(outcome, "plan"):
-            change = _change(options, suspects, known, gone, staged)
-            outcome.added, outcome.removed, outcome.renamed = len(change.added), len(change.removed), _n_moved(change)
+            change = change_of(options.source.name, suspects, old, gone, staged, options.max_file_bytes)
+            outcome.added, outcome.removed, outcome.renamed = len(change.added), len(change.removed), n_moved(change)
         if parent is None and not change.added:
-            reasons = _counted(outcome) or next(iter(outcome.failed.values()))
+            reasons = (_counted(outcome) or next(iter(outcome.failed.values()))).rstrip(".")
             raise SourceError(
-                f"Source {options.source.url!r} lists {outcome.listed:,} files, of which none could be read as text: {reasons} "
+                f"Source {options.source.url!r} lists {outcome.listed:,} files, of which none could be read as text: {reasons}. "
                 "Check --source and --include."
             )
         same_spaces = parent is not None and {n: i for n, (_, i) in specs.items()} == {
@@ -225,34 +221,12 @@ class Updater:
         if not options.specs and parent is None:
             raise BadSpec("A new corpus needs layers. Give --layers, e.g. names,text,bm25,static.")
         wanted = {spec_of(ref).name: spec_of(ref) for ref in parent.root.spaces} if parent else {}
-        known = {ref.name: ref.space_id for ref in parent.root.spaces} if parent else {}
-        result: dict[str, tuple[SpaceSpec, str]] = {}
         for spec in options.specs:
             if sum(other.name == spec.name for other in options.specs) > 1:
                 raise BadSpec(f"Two spaces are called {spec.name!r}. Name one: other={spec.layer}:….")
             wanted[spec.name] = spec
-        for name, spec in wanted.items():
-            asked = any(spec is other for other in options.specs)
-            result[name] = (spec, space_id(spec, create(spec, self.resources)) if asked else known[name])
-        return result
-
-    def _compare(
-        self, options: Options, listing: Listing, old_tree: FileRef | None
-    ) -> tuple[list[Listed], dict[str, TreeRow], list[TreeRow]]:
-        """Files that are new or may have changed, what is known of these, and rows whose file is gone."""
-        suspects: list[Listed] = []
-        known: dict[str, TreeRow] = {}
-        old = {row.path: row for row in tree.rows(self.store, old_tree)} if old_tree else {}
-        for file in listing.files:
-            row = old.pop(file.path, None)
-            same = row is not None and (row.size_bytes, row.mtime_ns, row.etag) == (file.size_bytes, file.mtime_ns, file.etag)
-            # Skipped for its size, which is allowed now.
-            if not same or row.metadata.get(_LIMIT, file.size_bytes) < file.size_bytes <= options.max_file_bytes:
-                suspects.append(file)
-                if row is not None:
-                    known[file.path] = row
-        # What could not be listed is not gone.
-        return suspects, known, [row for row in old.values() if not row.path.startswith(listing.incomplete_prefixes)]
+        # Always anew: a layer or model that changed since is another space, and its arrays are made again.
+        return {name: (spec, space_id(spec, create(spec, self.resources))) for name, spec in wanted.items()}
 
     def _guard_shrink(
         self, options: Options, outcome: Outcome, listing: Listing, old: SourceRef | None, gone: list[TreeRow]
@@ -280,9 +254,7 @@ class Updater:
     # --- reading -----------------------------------------------------------------------------------------------------------
 
     def _stage(self, executor: Executor, options: Options, files: list[Listed], outcome: Outcome) -> list[Staged]:
-        kept = {match[2]: match[1] for name in self.store.list("staging/") if (match := _STAGED.fullmatch(name))}
-        tasks = list(_stage_tasks(options, files, kept, self.stamp))
-        self._used.update(task.name for task in tasks)
+        tasks = self.staging.tasks(options.source, files, options.max_file_bytes)
         total, done = sum(max(0, f.size_bytes) for f in files), 0
         staged = []
         self.report("read", 0, total, "bytes")
@@ -324,9 +296,8 @@ class Updater:
             stale = [r for r in page.segments if set(r.spaces.values()) != wanted_ids]
             if number not in added and number not in removed and not stale:
                 continue
-            delta = ShardDelta(self.store, page, specs, parent, f"staging/{self.stamp}-")
+            delta = ShardDelta(self.store, page, specs, parent, self.staging)
             plan = delta.decide(added.get(number, []), removed.get(number, []))
-            self._used.update(pack.removesuffix(".pack") for pack in plan.packs)
             outcome.documents_added += len(plan.new_documents)
             outcome.documents_removed += plan.n_dead_documents
             kept, merged = choose_merges(plan.refs, bool(plan.new_documents or plan.new_entries), wanted_ids)
@@ -384,7 +355,8 @@ class Updater:
             spaces.append(
                 SpaceRef(
                     name=name, layer=spec.layer, params=layer.params.model_dump(mode="json"), scope=spec.scope, space_id=space,
-                    origin=layer.origin, granularity=layer.granularity, null=layer.null,
+                    origin=layer.origin, granularity=layer.granularity, null=layer.null, version=layer.version,
+                    fingerprint=layer.fingerprint(),
                 )  # fmt: skip
             )
         before = old_source.n_entries if old_source else 0
@@ -436,85 +408,22 @@ class Updater:
         )
 
     def _tidy(self, outcome: Outcome) -> None:
-        """Drop the staging files that this run used, and what runs left that died long ago; join small packs of encodings.
+        """Drop staging files that are done with; join small packs of encodings.
 
         The run is done by now: where this fails, it only wastes space until the next run.
         """
         try:
-            oldest = _stamp(datetime.fromtimestamp(self.clock(), UTC) - STAGING_KEPT)
-            for name in sorted(self.store.list("staging/"), key=lambda name: (name.endswith(".pack"), name)):
-                # Lists before packs: a pack without its list is looked for by nobody. Files of other runs may be in use.
-                if name.rpartition(".")[0] in self._used or name[len("staging/") :] < oldest:
-                    self.store.delete(name)
-            for space, n_encoded in outcome.encoded.items():
-                if n_encoded:
-                    PackedEncodings(self.store, f"encodings/{self._executor[0][space][1]}").compact()
+            self.staging.sweep()
+            for name, n_encoded in outcome.encoded.items():
+                if n_encoded and self._executor is not None:
+                    _, space = self._executor[0][name]
+                    PackedEncodings(self.store, f"encodings/{space}").compact()
         except (StoreError, NotFound) as error:
             logger.info("event=tidying_failed reason=%s", error)
 
 
-_LIMIT = "limit_bytes"  # in the tree's row of a file that was skipped for its size: what was allowed then
-
-
-def _change(
-    options: Options, suspects: list[Listed], known: dict[str, TreeRow], gone: list[TreeRow], staged: list[Staged]
-) -> Change:
-    """What the run changes: entries to add and to remove, rows of the tree to write and to delete."""
-    hashes = {path: key for result in staged for path, key in result.hashes.items()}
-    failed = {path for result in staged for path in result.failed}
-    racy = {path for result in staged for path in result.racy}
-    change = Change()
-    name = options.source.name
-    for row in gone:
-        change.deletes.append(row.path)
-        if row.hash:
-            change.removed.append(Entry(name, row.path, bytes.fromhex(row.hash), row.size_bytes, row.mtime_ns))
-    for file in suspects:
-        if file.path in failed:
-            continue  # keeps what was known of it; the next run tries again
-        old, key = known.get(file.path), hashes.get(file.path)
-        etag = "racy" if file.path in racy else file.etag
-        metadata = {_LIMIT: options.max_file_bytes} if file.size_bytes > options.max_file_bytes else {}
-        row = TreeRow(file.path, key.hex() if key else "", file.size_bytes, file.mtime_ns, etag, metadata)
-        if old is not None and old._replace(etag=etag) == row:
-            if old != row:
-                change.settled.append(row)  # looked at again only because of its clock
-            continue
-        change.upserts.append(row)
-        if old is not None and old.hash:
-            change.removed.append(Entry(name, file.path, bytes.fromhex(old.hash), old.size_bytes, old.mtime_ns))
-        if key:
-            change.added.append(Entry(name, file.path, key, file.size_bytes, file.mtime_ns, etag))
-    return change
-
-
-def _n_moved(change: Change) -> int:
-    """How many of the added entries have the content of one that is removed elsewhere."""
-    removed = {(entry.hash, entry.path) for entry in change.removed}
-    contents = {key for key, _ in removed}
-    return sum(entry.hash in contents and (entry.hash, entry.path) not in removed for entry in change.added)
-
-
 def _counted(outcome: Outcome) -> str:
     return ", ".join(f"{reason} {n:,}" for reason, n in sorted(outcome.skipped.items()))
-
-
-def _stamp(time_of_day: datetime) -> str:
-    return f"{time_of_day:%Y%m%dT%H%M%S}"
-
-
-def _stage_tasks(options: Options, files: list[Listed], kept: dict[str, str], stamp: str) -> Iterator[StageTask]:
-    """Files in portions. kept: of portions that a run has read already, the stamp in their files' names; stamp: of new ones."""
-    chunk: list[Listed] = []
-    size = 0
-    for i, file in enumerate(files):
-        chunk.append(file)
-        size += file.size_bytes
-        if len(chunk) == CHUNK_FILES or size >= CHUNK_BYTES or i == len(files) - 1:
-            identity = json.dumps([options.source.url, options.max_file_bytes, [list(f) for f in chunk]])
-            digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
-            yield StageTask(f"staging/{kept.get(digest, stamp)}-{digest}", options.source, tuple(chunk), options.max_file_bytes)
-            chunk, size = [], 0
 
 
 class _timed:

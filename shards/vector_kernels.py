@@ -16,8 +16,7 @@ def inner_products(vectors, units, query, scores):
     """scores[i] = <vectors[units[i]], query>: lane l adds the products of components l, l + 32, …; lanes fold in halves.
 
     vectors: (u, dim) float32; units: (n,) int; query: (dim,) float64 that holds float32 values; scores: (n,) float64, written.
-    Measured on one core, 100k x 384: 8 ms, faiss's flat index 5.2, numpy's float32 product 12.5; neither gives canonical bits,
-    so either would need a margin for its error and these very products for the finalists.
+    Measured on one core, 100k x 384: 8 ms, faiss's flat index 5.8, numpy's float32 product 12.5; neither gives canonical bits.
     """
     dim = vectors.shape[1]
     whole = dim - dim % LANES

@@ -20,11 +20,12 @@ from shards.cache import FileCache
 from shards.corpus import Listed, Opener, Source
 from shards.documents import Documents, Entries
 from shards.encodings import PackedEncodings
-from shards.errors import Corrupt, NotFound, SourceError
+from shards.errors import Corrupt, ModelMissing, NotFound, SourceError
 from shards.identity import find_rows
-from shards.layers import SpaceSpec, create
+from shards.layers import SpaceSpec, create, space_id
 from shards.layers.contract import Layer, Resources
 from shards.manifest import SegmentRef
+from shards.plan import glob_regex
 from shards.renditions import Skipped, render
 from shards.segment import Segment, Tombstones, pack_entries, unpack_entry
 from shards.store import Store
@@ -128,8 +129,15 @@ class Worker:
     ):
         self.store, self.cache, self.clock_ns = store, cache, clock_ns
         self.layers: dict[str, tuple[Layer, str]] = {
-            name: (create(spec, resources), space_id) for name, (spec, space_id) in specs.items()
+            name: (create(spec, resources), space) for name, (spec, space) in specs.items()
         }
+        for name, (layer, space) in self.layers.items():
+            if space_id(specs[name][0], layer) != space:
+                raise ModelMissing(
+                    f"Layer {name!r}: this machine's model is not the one that the job was started with, so their vectors must "
+                    "not be mixed. Put the same model folder on every node (SONDAGE_MODELS may be a shared folder)."
+                )
+        self._globs = {name: [glob_regex(glob) for glob in spec.scope] for name, (spec, _) in specs.items()}
         self._openers: dict[tuple[Source, int], Opener] = {}
         self._lock = threading.Lock()
 
@@ -211,19 +219,17 @@ class Worker:
         for name, (layer, space) in self.layers.items():
             begun = time.monotonic()
             known = _Counted(PackedEncodings(self.store, f"encodings/{space}"))
-            scope = _scope_mask(documents if len(fresh) == len(documents) else fresh, task.in_scope.get(name))
             if parts and all(part.layer(space) is not None for part, _ in parts):
                 pieces = [
                     (part.layer(space), (doc_maps if layer.over == "documents" else entry_maps)[i + 1])
                     for i, (part, _) in enumerate(parts)
                 ]
                 if len(fresh) or len(task.entries):
-                    built = layer.build(fresh, task.entries, scope, known, progress)
+                    built = layer.build(fresh, task.entries, self._scope(name, fresh, task.entries, task), known, progress)
                     pieces.append((built, (doc_maps if layer.over == "documents" else entry_maps)[0]))
                 layers[space] = layer.merge(pieces, documents, entries)
             else:
-                scope = _scope_mask(documents, task.in_scope.get(name))
-                layers[space] = layer.build(documents, entries, scope, known, progress)
+                layers[space] = layer.build(documents, entries, self._scope(name, documents, entries, task), known, progress)
             statistics[space] = layer.statistics(layers[space], documents, entries)
             encoded[name], reused[name] = known.encoded, known.reused
             seconds[name] = time.monotonic() - begun
@@ -234,6 +240,15 @@ class Worker:
         )
         seconds["write"] = time.monotonic() - begun
         return Built(task.shard, ref, encoded, reused, seconds)
+
+    def _scope(self, name: str, documents: Documents, entries: Entries, task: SegmentTask) -> Array | None:
+        """The rows that a space with a scope is built for: entries by their own path, documents by any of theirs; None: all."""
+        if name not in task.in_scope:
+            return None
+        if self.layers[name][0].over == "documents":
+            return find_rows(task.in_scope[name], documents.hashes) >= 0
+        inside = [any(glob.fullmatch(entries.path(row)) for glob in self._globs[name]) for row in range(len(entries))]
+        return np.array(inside, bool)
 
     def _documents(self, task: SegmentTask) -> Iterator[tuple[bytes, bytes, str]]:
         if not len(task.wanted):
@@ -247,15 +262,10 @@ class Worker:
     def _pack(self, name: str, wanted: Array) -> Documents:
         try:
             return segments.read_pack(self.store, name, wanted)
-        except Corrupt as error:
-            # What was read can be read again. The list goes first: without it nobody looks for the pack.
+        except (Corrupt, NotFound) as error:
+            # What was read can be read again; without its list nobody looks for the pack.
             self.store.delete(f"{name.removesuffix('.pack')}.json")
-            self.store.delete(name)
-            raise NotFound(f"{error} It is deleted; run the job again.") from None
-
-
-def _scope_mask(documents: Documents, in_scope: Array | None) -> Array | None:
-    return None if in_scope is None else find_rows(in_scope, documents.hashes) >= 0
+            raise NotFound(f"{error} Run the job again, it will read the files once more.") from None
 
 
 def _join(

@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_SERVE_PROXY_USE_GRPC": "1",  # as infra/setup
     # A lean start: 2.3 s instead of 6 s (RAY.md section 5).
     "RAY_enable_metrics_collection": "0",
     "RAY_prestart_worker_first_driver": "0",

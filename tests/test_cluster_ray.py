@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from light_host import N_SHARDS, LightHost, shard_of
@@ -255,25 +255,33 @@ def test_a_node_that_joins_takes_its_share_and_one_that_leaves_gives_it_back(hos
     asyncio.run(story())
 
 
-def test_hosts_with_other_settings_are_never_asked_and_are_stopped(host_settings, namespace, tmp_path):
-    """A new deployment over another store in the same namespace."""
+def test_a_new_deployment_has_hosts_of_its_own_and_in_the_end_the_only_ones(host_settings, namespace, tmp_path):
+    """Another store in the same namespace: while the old coordinator drains, it answers whole and from its own hosts."""
     import ray
 
     (tmp_path / "only.txt").write_text("one fish")
+
+    def hosts() -> int:
+        return sum(a["namespace"] == namespace for a in ray.util.list_named_actors(all_namespaces=True))
 
     async def story():
         from cluster.actors import remote_host
         from cluster.searcher import RaySearcher
 
-        cluster = ClusterSettings(namespace=namespace, max_hosts=1, handover_s=0.2, **QUICK)
-        names = []
-        for settings in (host_settings, host_settings.model_copy(update={"store_url": str(tmp_path)})):
-            async with RaySearcher(cluster, settings, remote_host(LightHost)) as searcher:
-                await until(lambda s=searcher: states(s) == ["ready"])
-                answers = await searcher.search("texts", 1, N_SHARDS, plan())
-                names.append((await searcher.status())["hosts"][0]["pid"])
-        assert sum(len(a.hashes) for a in answers) == 1
-        await until(lambda: len([a for a in ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == namespace]) == 1)
+        actor = remote_host(LightHost)
+        old_cluster = ClusterSettings(namespace=namespace, max_hosts=1, **QUICK)
+        new_cluster = old_cluster.model_copy(update={"handover_s": 0.5})
+        other_store = host_settings.model_copy(update={"store_url": str(tmp_path)})
+        async with AsyncExitStack() as stack:
+            old = RaySearcher(old_cluster, host_settings, actor)
+            async with old:
+                await until(lambda: states(old) == ["ready"])
+                new = await stack.enter_async_context(RaySearcher(new_cluster, other_store, actor))
+                await new.controller.all_ready()
+                assert sum(len(a.hashes) for a in await new.search("texts", 1, N_SHARDS, plan())) == 1
+                assert (await ask(old, plan()))[0] == FISH and hosts() == 2
+            await until(lambda: hosts() == 1)
+            assert sum(len(a.hashes) for a in await new.search("texts", 1, N_SHARDS, plan())) == 1
 
     asyncio.run(story())
 

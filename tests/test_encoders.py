@@ -1,5 +1,6 @@
 """Encoders: the same text gives the same bits in any company, and models that are missing say what to do."""
 
+import copy
 import importlib.util
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 
 from shards import model_files
 from shards.encoders import DenseEncoder, StaticEncoder, unit_rows
-from shards.errors import BadSpec, ModelMissing
+from shards.errors import BadSpec, Cancelled, ModelMissing
 from shards.layers.contract import Resources
 
 needs_minilm = [
@@ -297,6 +298,52 @@ class TestMiniLM:
         assert shuffled.tobytes() == together[order].tobytes()
         for i in (0, 4, len(texts) - 1):
             assert encoder.encode_documents([texts[i]]).tobytes() == together[i].tobytes()
+
+    @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+    def test_the_number_of_texts_in_a_pass_moves_no_bit(self, dtype):
+        """Passes are shared by texts of equal length up to 128 tokens; `shards.transformer` relies on this."""
+        encoder = DenseEncoder("minilm", Resources(), device="cpu", dtype=dtype)
+        words = ["stone", "river", "cloud", "code", "table", "green", "seven", "house"]
+        rng = np.random.default_rng(0)
+        for size in (3, 5, 11, 15, 16, 17, 19, 24, 31, 32, 33, 47, 64, 77, 96, 111, 128):
+            most = 256 // max(size, 16)
+            texts = [" ".join(rng.choice(words, size - 2)) for _ in range(most)]
+            model = encoder._load()
+            assert {len(ids) for ids in model._tokens(texts)["input_ids"]} == {size}
+            alone = encoder.encode_queries(texts)
+            for n_rows in {2, min(3, most), most}:
+                vectors = np.empty_like(alone)
+                for places, rows in model.batches(texts, "", n_rows):
+                    vectors[places] = unit_rows(rows)
+                assert vectors.tobytes() == alone.tobytes(), (size, n_rows)
+
+    def test_callers_share_the_threads_and_get_the_same_bits(self, encoder):
+        texts = [*self.texts, *(f"Sentence number {i} about rivers and stones." for i in range(20))]
+        expected = encoder.encode_documents(texts).tobytes()
+        with ThreadPoolExecutor(4) as pool:
+            assert set(pool.map(lambda _: encoder.encode_documents(texts).tobytes(), range(4))) == {expected}
+
+    def test_encoding_that_is_cancelled_stops_within_some_passes(self, encoder):
+        """What had been handed to the threads is dropped, so that the next caller waits for no dead work."""
+        told: list[int] = []
+
+        def done(n):
+            told.append(n)
+            raise Cancelled("enough")
+
+        with pytest.raises(Cancelled):
+            encoder.encode_documents(["x = [1, 2, 3]; " * 200] * 1000, done)
+        assert told == [1]
+        assert encoder.encode_queries(["a stone"]).any()
+
+    def test_passes_on_a_gpu_have_few_shapes_and_full_ones(self, encoder):
+        on_gpu = copy.copy(encoder._load())
+        on_gpu._device = "cuda"
+        sizes = np.random.default_rng(0).integers(1, 257, 3000)
+        passes = list(on_gpu._passes(sizes, None))
+        assert sorted(np.concatenate([places for places, _, _ in passes]).tolist()) == list(range(3000))
+        assert {(length, rows) for _, length, rows in passes} == {(n, 32768 // n) for n in (32, 64, 96, 128, 192, 256)}
+        assert all(sizes[places].max() <= length for places, length, _ in passes)
 
     def test_a_query_is_read_as_far_as_the_window_goes(self, encoder):
         long = "stone " * 200_000

@@ -1,7 +1,9 @@
 """The store that the code of format 1 wrote: opened, searched and updated for ever, and read with FORMAT.md alone in hand.
 
 `tests/fixtures/make_format_1.py` says what is in it. What it answered then is in `answers.json`. Hits and raw scores must stay;
-where fusion is changed on purpose, `make_format_1.py --answers` writes the evidence of the new one.
+where fusion is changed on purpose, `make_format_1.py --answers` writes the evidence of the new one. (A layer whose `version` is
+raised is not searched here any more: then its hits and signals go from the answers, by the same command, and the files stay
+readable.)
 """
 
 import hashlib

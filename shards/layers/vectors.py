@@ -31,7 +31,20 @@ _LOOK_UP_ROWS = 4096  # documents asked of kept encodings at once, to bound what
 
 
 class VectorParams(contract.Params):
-    """Dials that both kinds share. Lengths in UTF-8 bytes of the rendition."""
+    """Dials that both kinds share. Lengths in UTF-8 bytes of the rendition.
+
+    unit_bytes, nDCG@10 of whole documents by their best passage; dense in bf16 and, on scifact, over 1,100 of 5,183 documents;
+    +-: standard error of the difference to 1000 over queries:
+
+                        1000    750              500
+    dense   cranfield   .3745   .3584 +-.0062    .3394 +-.0078
+            scifact     .7875   .7967 +-.0092    .8080 +-.0097
+    static  cranfield   .2581   .2664 +-.0062    .2557 +-.0093
+            scifact     .4256   .4314 +-.0133    .4531 +-.0153
+
+    The collections disagree, so the fewest passages win. Of the standard library, 32 % of passages of 1000 bytes pass MiniLM's
+    256 tokens, and dense does not see 6 % of the tokens; of 750 bytes 5 % and 1.5 %.
+    """
 
     unit_bytes: Annotated[int, Field(ge=64, le=1 << 20, description="most bytes of a passage")] = 1000
     overlap_bytes: Annotated[int, Field(ge=0, description="bytes that neighbouring passages share")] = 0
@@ -204,7 +217,7 @@ class Static(VectorLayer):
     """Passages by the mean of their token vectors: word meaning without word order, at the speed of word counting."""
 
     name = "static"
-    cost = "encodes 12 MB/s a core; 1 kB a passage; 2 ms for 20,000 passages"
+    cost = "encodes 12 MB/s a core; 1 kB a passage; 1.5 ms for 20,000 passages"
     portion_units = 20_000  # about two seconds of work
 
     class Params(VectorParams):
@@ -224,8 +237,9 @@ class Dense(VectorLayer):
     """Passages by the vector that a transformer gives them."""
 
     name = "dense"
-    cost = "encodes 40 passages/s on 2 cores; 1.5 kB a passage; 10 ms for 100,000 passages"
-    portion_units = 512  # about ten seconds of work
+    version = 2  # 1: passes of padded lengths, whose vectors differ by 1e-7
+    cost = "encodes 5,500 tokens/s on 2 cores; 1.5 kB a passage; 7 ms for 100,000 passages"
+    portion_units = 512  # about twenty seconds of work
 
     class Params(VectorParams):
         model: Annotated[str, Field(description="minilm, a folder, or a name on the Hugging Face hub")] = "minilm"

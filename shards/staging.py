@@ -1,0 +1,73 @@
+"""What runs leave for one another: files that were read but are in no generation yet, so that a run that dies is taken up.
+
+Names say when their run began and what they hold, `staging/<UTC time>-<hash>.json` and `.pack`. Two runs that read the same files
+share them, and whoever is done first takes them away: the other finds them missing and starts over on what was published.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from shards.corpus import Listed, Source
+from shards.documents import Documents
+from shards.segment import dump_pack
+from shards.store import Store
+from shards.worker import StageTask
+
+CHUNK_FILES, CHUNK_BYTES = 512, 8 << 20  # a task: about a second of work, so progress is visible and a retry cheap
+KEPT = timedelta(days=1)  # what a run left that died; by then its source has changed, or nobody wants it
+
+_LIST = re.compile(r"staging/(\d{8}T\d{6}-([0-9a-f]{24}))\.json")
+
+
+class Staging:
+    """The staging files of one run. now: when it began, in seconds since 1970; used: names it is concerned with, without ending."""
+
+    def __init__(self, store: Store, now: float):
+        self.store = store
+        begun = datetime.fromtimestamp(now, UTC)
+        self._stamp, self._oldest = _stamp(begun), _stamp(begun - KEPT)
+        self.used: set[str] = set()
+
+    def tasks(self, source: Source, files: Sequence[Listed], max_file_bytes: int) -> list[StageTask]:
+        """Files in portions to be read. Those that a run has read already bear the name of what it left."""
+        kept = {match[2]: match[1] for name in self.store.list("staging/") if (match := _LIST.fullmatch(name))}
+        tasks: list[StageTask] = []
+        chunk: list[Listed] = []
+        size = 0
+        for i, file in enumerate(files):
+            chunk.append(file)
+            size += file.size_bytes
+            if len(chunk) == CHUNK_FILES or size >= CHUNK_BYTES or i == len(files) - 1:
+                identity = json.dumps([source.url, max_file_bytes, [list(f) for f in chunk]])
+                digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
+                name = f"staging/{kept.get(digest) or self._name(digest)}"
+                tasks.append(StageTask(name, source, tuple(chunk), max_file_bytes))
+                chunk, size = [], 0
+        self.used.update(task.name for task in tasks)
+        return tasks
+
+    def keep(self, documents: Documents) -> str:
+        """Documents that come from the index itself; returns the name of their pack."""
+        data = dump_pack(documents)
+        name = f"staging/{self._name(hashlib.sha256(data).hexdigest()[:24])}"
+        self.used.add(name)
+        self.store.write(f"{name}.pack", data)
+        return f"{name}.pack"
+
+    def sweep(self) -> None:
+        """Delete what this run used, and what runs left that died long ago; other files belong to runs that may be under way."""
+        names = self.store.list("staging/")
+        # Lists before packs: nobody looks for a pack without its list.
+        for name in sorted(names, key=lambda name: (name.endswith(".pack"), name)):
+            if name.rpartition(".")[0] in self.used or name.removeprefix("staging/") < self._oldest:
+                self.store.delete(name)
+
+    def _name(self, digest: str) -> str:
+        return f"{self._stamp}-{digest}"
+
+
+def _stamp(time: datetime) -> str:
+    return f"{time:%Y%m%dT%H%M%S}"

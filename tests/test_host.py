@@ -1,0 +1,109 @@
+"""The host, a plain class: it opens what requests name, forgets what nobody asks for, and warms up before anybody asks."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine import Engine, write_files
+from ray_cluster import until
+
+from cluster.host import Host, HostRequest
+from cluster.local import LocalSearcher
+from serve.coordinator import Coordinator
+from shards.layers.contract import Request
+from shards.plan import Everything, Plan
+
+TEXTS = {f"{i}.txt": f"Number {i} speaks of weather, ships and the price of corn.\n" for i in range(8)}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    """Corpus "c", two shards, generation 1."""
+    made = Engine(tmp_path, layers=("names", "bm25"))
+    made.index(write_files(tmp_path / "files", TEXTS), n_shards=2, calibrate=False)
+    return made
+
+
+def host_of(engine: Engine) -> Host:
+    return Host(engine.store.url, {}, str(engine.folder / "cache"), 1 << 30)
+
+
+def asked(engine: Engine, generation: int) -> HostRequest:
+    """A query for all shards."""
+    space = engine.generation(number=generation).spaces["bm25"]
+    query = space.layer.prepare(Request("weather"), engine.generation(number=generation).statistics("bm25"))
+    return HostRequest("c", generation, (0, 1), Plan(Everything(), (replace(query, space="bm25"),)))
+
+
+def test_warming_opens_the_shards_and_gives_words_to_ask(engine):
+    host = host_of(engine)
+    opened = host.warm("c", 1, (0, 1))
+    assert sum(opened.docs.values()) == len(TEXTS) and opened.sample.startswith("Number ")
+    assert [shard["shard"] for shard in host.status()["shards"]] == [0, 1] and host.status()["searches"] == 0
+    host.warm("c", 1, (0, 1), asked(engine, 1).plan)
+    assert host.status()["searches"] == 1
+
+
+def test_a_shard_that_cannot_be_opened_does_not_keep_the_others_cold(engine):
+    host = host_of(engine)
+    page = engine.generation().pages[0]
+    for ref in page.segments:
+        (engine.folder / "store" / "c" / ref.files["docs"].name).unlink()
+    assert set(host.warm("c", 1, (0, 1)).docs) == {1}
+    assert host.warm("nowhere", 1, (0, 1)).docs == {}
+
+
+def test_of_generations_the_two_last_used_are_kept(engine):
+    """A cursor of generation 1 is still in use when 2 and 3 are published; nothing of what was left is held."""
+    host = host_of(engine)
+    for i in (2, 3):
+        write_files(engine.folder / "files", {f"new{i}.txt": f"News of weather number {i}.\n"})
+        engine.index(engine.folder / "files", calibrate=False)
+    for generation, found in ((1, 8), (2, 9), (1, 8), (3, 10), (1, 8)):
+        (answer,) = host.search([asked(engine, generation)])
+        assert len(answer.hashes) == found
+    assert {shard["generation"] for shard in host.status()["shards"]} == {1, 3}
+    host.search([asked(engine, 2)])
+    host.search([asked(engine, 3)])
+    assert {shard["generation"] for shard in host.status()["shards"]} == {2, 3}
+
+
+class Gated(LocalSearcher):
+    """Whose hosts are not up until the gate opens."""
+
+    def __init__(self, host: Host):
+        super().__init__(host)
+        self.gate, self.waiting = asyncio.Event(), 0
+
+    async def warm(self, *args):
+        self.waiting += 1
+        await self.gate.wait()
+        return await super().warm(*args)
+
+
+def test_readiness_waits_until_every_corpus_was_opened_and_asked(engine):
+    engine.index(engine.folder / "files", corpus="d", calibrate=False)
+    roots = engine.folder / "store" / "broken" / "roots"
+    roots.mkdir(parents=True)
+    (roots / "0000000000000001.json").write_text("no manifest")  # which must not keep the others from being ready
+
+    async def story():
+        host = host_of(engine)
+        searcher = Gated(host)
+        coordinator = Coordinator(engine.store, searcher, engine.resources, engine.cache, poll_s=0.01)
+        await coordinator.start()
+        try:
+            await until(lambda: searcher.waiting == 1)
+            assert await coordinator.ready() == (False, "hosts start and open what the store has")
+            assert host.status()["searches"] == 0
+            searcher.gate.set()
+            await asyncio.wait_for(coordinator.until_warm(), 30)
+            assert await coordinator.ready() == (True, "2 corpora")
+            assert host.status()["searches"] == 2
+            assert "broken" in (await coordinator.status())["problems"]
+        finally:
+            await coordinator.close()
+            searcher.close()
+
+    asyncio.run(story())

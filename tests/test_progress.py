@@ -1,0 +1,89 @@
+"""Progress of long steps: how far, how fast, how long still; never more than a line a second."""
+
+import io
+
+import pytest
+
+from jobs.progress import Progress, amount
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0, "bytes", "0 B"),
+        (999, "bytes", "999 B"),
+        (12_300, "bytes", "12.3 kB"),
+        (4_560_000, "bytes", "4.6 MB"),
+        (7_890_000_000_000, "bytes", "7,890.0 GB"),
+        (1234, "files", "1,234"),
+        (3, "files", "3"),
+        (0.25, "files", "0.2"),
+    ],
+)
+def test_amounts_are_short(value, unit, text):
+    assert amount(value, unit) == text
+
+
+def told(out: io.StringIO, steps: list[tuple], every_s: float = 1.0) -> str:
+    """What is printed when each (second, step, done, total, unit) is reported."""
+    clock = Clock()
+    progress = Progress(out, every_s, clock)
+    for second, *report in steps:
+        clock.now = 100.0 + second
+        progress(*report)
+    return out.getvalue()
+
+
+def test_a_line_a_second_with_rate_and_time_left_and_the_last_one():
+    steps = [(0, "read", 0, 1000, "bytes")]
+    steps += [(0.25 * i, "read", 100 * i, 1000, "bytes") for i in range(1, 11)]
+    assert told(io.StringIO(), steps).splitlines() == [
+        "  read: 400 B of 1.0 kB, 400 B/s, 2 s left",
+        "  read: 800 B of 1.0 kB, 400 B/s, 0 s left",
+        "  read: 1.0 kB of 1.0 kB, 400 B/s",
+    ]
+
+
+def test_what_is_over_in_half_a_second_is_not_mentioned():
+    assert told(io.StringIO(), [(0, "build", 0, 2, "segments"), (0.2, "build", 1, 2, "segments"), (0.4, "build", 2, 2, "segments")]) == ""
+
+
+def test_the_rate_counts_from_where_the_step_began():
+    steps = [(0, "encode", 500, 1000, "passages"), (2, "encode", 600, 1000, "passages")]
+    assert told(io.StringIO(), steps) == "  encode: 600 of 1,000 passages, 50 passages/s, 8 s left\n"
+
+
+def test_steps_follow_one_another_each_with_its_own_clock():
+    steps = [(0, "read", 0, 10, "files"), (5, "read", 10, 10, "files"), (5, "build", 0, 4, "segments"), (9, "build", 4, 4, "segments")]
+    assert told(io.StringIO(), steps).splitlines() == [
+        "  read: 10 of 10 files, 2 files/s",
+        "  build: 4 of 4 segments, 1 segments/s",
+    ]
+
+
+def test_nothing_to_do_prints_nothing_and_divides_by_nothing():
+    assert told(io.StringIO(), [(0, "read", 0, 0, "bytes"), (0, "read", 5, 0, "bytes"), (3, "read", 0, 0, "bytes")]) == ""
+    assert told(io.StringIO(), [(0, "read", 0, 9, "bytes"), (2, "read", 0, 9, "bytes")]) == "  read: 0 B of 9 B, 0 B/s\n"
+
+
+def test_a_terminal_sees_one_line_that_is_redrawn():
+    steps = [(0, "read", 0, 4, "files"), (1, "read", 2, 4, "files"), (2, "read", 4, 4, "files")]
+    out = told(Terminal(), steps)
+    assert [line.rstrip() for line in out.split("\r")] == [
+        "  read: 2 of 4 files, 2 files/s, 1 s left",
+        "  read: 4 of 4 files, 2 files/s",
+    ]
+    assert out.endswith("\n") and out.count("\n") == 1 and len(out.split("\r")[0]) == 78
