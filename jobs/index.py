@@ -156,6 +156,7 @@ def run_index(argv: list[str] | None = None) -> int:
     """The job as a command. Returns the exit code."""
     args = parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("shards.model_files").setLevel(logging.INFO)  # a model that is made, once, takes a minute: say so
     try:
         outcome = run(args, Settings.load(store=args.store), Progress())
     except SondageError as error:

@@ -14,14 +14,18 @@ import numpy as np
 
 from serve.evidence import SpaceFacts, fuse
 from shards.candidates import merge
+from shards.cloze import masked_documents
+from shards.documents import Documents
 from shards.errors import StoreError
 from shards.generation import Generation
 from shards.layers.contract import Reader, Request
 from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, median_sd
 from shards.plan import Everything, Glob, Or, Plan, Predicate, SpaceQuery
 from shards.probes import N_OFFERED, Probe, choose_probes, rank_hashes, shorten, shuffle_words
+from shards.segment import pack_entries
 from shards.shard import Shard, Space
-from shards.types import Array, Budget
+from shards.types import Array, Budget, Moments
+from shards.weights import fit_weights
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +86,8 @@ class Calibrator:
         n_docs = generation.root.n_docs
         version = generation.root.null_version + 1
         nulls = CorpusNulls(version, spaces, None, n_docs)
+        weights, cloze = self._weights(generation, shards, nulls, probes, dict(documents))
+        nulls = replace(nulls, weights=weights, cloze=cloze)
         nulls = replace(nulls, fused=self._fused(generation, shards, nulls, shuffled))
         return json.dumps(nulls.to_json(), sort_keys=True).encode()
 
@@ -121,6 +127,51 @@ class Calibrator:
                 self.report(step, 2 * len(asked) + i + 1, total, "queries")
         return fit_space(scans, ranks, home)
 
+    def _weights(
+        self,
+        generation: Generation,
+        shards: list[Shard],
+        nulls: CorpusNulls,
+        probes: tuple[Probe, ...],
+        renditions: dict[bytes, bytes],
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """What each similarity space counts, and its mean reciprocal rank, from cloze probes: each source without its sentence
+        competes with what a search finds for the sentence elsewhere."""
+        spaces = [s for _, s in sorted(generation.spaces.items()) if s.name in nulls.spaces]
+        kept, masked = masked_documents(probes, renditions)
+        if len(spaces) < 2 or not kept:
+            return {}, {}
+        row = {masked.hashes[i].tobytes(): i for i in range(len(masked))}
+        readers = [_masked_reader(space, masked, shards) for space in spaces]
+        choices: list[tuple[Array, Array]] = []
+        reciprocal = np.zeros(len(spaces))
+        for i, probe in enumerate(kept):
+            queries = [self._prepare(generation, space, probe.text) for space in spaces]
+            asked = [q for q in queries if q is not None]
+            plan = Plan(Everything(), tuple(asked), n_details=0, budget_s=60.0)
+            found = merge([shard.search(plan, Budget(plan.budget_s)) for shard in shards], plan.n_candidates)
+            others = (found.hashes != np.frombuffer(probe.source, np.uint8)).any(axis=1)
+            right, rest = np.zeros(len(spaces)), np.zeros((int(others.sum()), len(spaces)))
+            for j, query in enumerate(queries):
+                if query is None:
+                    continue
+                at, null = asked.index(query), nulls.spaces[query.space]
+                scores, rows = readers[j].scan(query)
+                mine = scores[rows == row[probe.source]]
+                right[j] = _evidence(null, mine, found.moments[at]).max(initial=0.0)
+                rest[:, j] = _evidence(null, found.scores[others, at], found.moments[at])
+                reciprocal[j] += 1.0 / (1.0 + (rest[:, j] > right[j]).sum() + (rest[:, j] == right[j]).sum() / 2)
+            choices.append((right, rest))
+            self.report("weights of spaces", i + 1, len(kept), "queries")
+        weights = fit_weights(choices)
+        if weights is None:
+            return {}, {}
+        names = [space.name for space in spaces]
+        return (
+            dict(zip(names, weights.tolist(), strict=True)),
+            dict(zip(names, np.round(reciprocal / len(kept), 6).tolist(), strict=True)),
+        )
+
     def _fused(
         self, generation: Generation, shards: list[Shard], nulls: CorpusNulls, shuffled: tuple[str, ...]
     ) -> FusedNull | None:
@@ -139,6 +190,28 @@ class Calibrator:
                 best.append(float(fused.fused.max()) if len(fused.fused) else 0.0)
             self.report("null model of fused evidence", i + 1, len(shuffled), "queries")
         return FusedNull.fit(best, generation.root.n_docs, [space.name for space in spaces])
+
+
+def _masked_reader(space: Space, masked: Documents, shards: list[Shard]) -> Reader:
+    """A reader over documents that are in no segment. A space built for some paths only sees those whose sources lie there."""
+    entries = pack_entries([])
+    scope = None
+    if space.scope:
+        inside = Or(tuple(map(Glob, space.scope)))
+        kept = {
+            key.tobytes()
+            for shard in shards
+            for view, allowed in zip(shard.views, shard.documents_in(inside), strict=True)
+            for key in view.segment.documents.hashes[allowed]
+        }
+        scope = np.array([key.tobytes() in kept for key in masked.hashes], bool)
+    arrays = space.layer.build(masked, entries, scope)
+    return space.layer.open(arrays, masked, entries, np.ones(len(masked), bool))
+
+
+def _evidence(null: SpaceNull, scores: Array, moments: Moments | None) -> Array:
+    """Surprise as fusion counts it: none where there is no match or no score."""
+    return np.where(np.isfinite(scores), np.nan_to_num(null.surprise(null.z(scores, moments))), 0.0)
 
 
 def _row(row_of: Callable[[bytes], int], source: bytes) -> int | None:

@@ -44,7 +44,8 @@ class Fused:
     fused: (n,) nats, sum over spaces of weight x surprise. log_evalues: (n,) ln E of it, see `fused_null`
     scores, z, surprises, signal_log_evalues: (n, s). z is nan in rarity spaces; surprise is 0 and ln E nan where a space has
         no match or did not look
-    gates: (s,) what the known-item probes say of a space. weights: (s,) gates, raised where a space certifies itself
+    gates: (s,) what the known-item probes say of a space. weights: (s,) what its surprise counts: as learnt from cloze probes, else
+        its gate; raised where a space certifies itself
     nulls: (s,) where surprise comes from: "probes" (a fitted table), "normal" (no table yet), "rarity"
     fused_null: where `log_evalues` come from: "gumbel" (fitted on senseless queries) or "bound" (too timid, see
         `log_combined_p`: no fit yet, or other spaces were asked than fitted)
@@ -92,6 +93,19 @@ def log_combined_p(fused: Array, total_weight: float, n_spaces: int) -> Array:
     return np.minimum((1.0 if n_spaces > 1 else 0.0) - fused / total_weight, 0.0)
 
 
+def _trust(spaces: Sequence[SpaceFacts], similar: Array, nulls: CorpusNulls | None, silent: Collection[str]) -> Array:
+    """What each space counts before the query is looked at: exact spaces fully, similarity spaces as the corpus taught, the best of
+    those taking part fully. Where none of them is worth anything, none is better than another."""
+    trust = np.ones(len(spaces))
+    if nulls is None or not similar.any():
+        return trust
+    learnt = np.array([nulls.weight(space.name) for space in spaces])
+    best = max(float(learnt[similar].max()), *(nulls.weight(name) for name in silent), 0.0)
+    if best > 0 and learnt[similar].any():
+        trust[similar] = learnt[similar] / best
+    return trust
+
+
 def fuse(
     candidates: Candidates,
     spaces: Sequence[SpaceFacts],
@@ -103,8 +117,7 @@ def fuse(
 
     candidates: merged; spaces: in the plan's order; nulls: None for a corpus that has none yet; n_docs: live documents; silent:
     similarity spaces that were to be asked but had nothing to ask (`Layer.prepare` gave None): their evidence is 0.
-    Spaces are summed in the order of their names, so that the plan's order does not change a bit. Where no similarity space
-    that was asked can find known items, none is better than another and all count fully.
+    Spaces are summed in the order of their names, so that the plan's order does not change a bit.
     """
     n, s = candidates.scores.shape
     z, surprises = np.full((n, s), np.nan), np.zeros((n, s))
@@ -128,13 +141,12 @@ def fuse(
         if space.null == "moments" and space.surprise is not None:
             evidence = np.fmax(evidence, soft_cap(space.surprise(scores), CERTAINTY))
         surprises[:, j] = np.where(np.isfinite(scores), np.maximum(evidence, 0.0), 0.0)
-        if space.null == "moments" and space.origin == "source":
+        # What a space is worth even when it is loud was learnt, if it was: then it need not certify itself (scifact: +0.004 nDCG).
+        if space.null == "moments" and space.origin == "source" and not (nulls and space.name in nulls.weights):
             n_units = moments.n if moments else space.n_units
             certainty[j] = _self_certainty(surprises[candidates.generated[:, j], j], n_units)
     similar = np.array([space.null == "moments" for space in spaces], bool)
-    if similar.any() and not gates[similar].any():
-        gates[:] = 1.0
-    weights = np.maximum(gates, certainty)
+    weights = np.maximum(_trust(spaces, similar, nulls, silent), certainty)
 
     fused, loudest = np.zeros(n), np.zeros(n)
     best = np.full(n, -1)

@@ -12,7 +12,7 @@ a corpus (segments, shards; `scan` of a layer's reader gives canonical scores):
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -364,18 +364,27 @@ class CorpusNulls:
     """The null models of a corpus, of one version; travels with a generation.
 
     spaces: by name; a space without enough units is absent. fused: None where there were too few shuffled queries.
+    weights: what a similarity space's surprise counts (`shards.weights`), the largest 1; empty where nothing was learnt, and then
+    the spaces' known-item gates count. cloze: mean reciprocal rank of cloze probes in each space, for people.
     """
 
     version: int
     spaces: Mapping[str, SpaceNull]
     fused: FusedNull | None
     n_docs: int
+    weights: Mapping[str, float] = field(default_factory=dict)
+    cloze: Mapping[str, float] = field(default_factory=dict)
+
+    def weight(self, space: str) -> float:
+        """What a similarity space counts before the query is looked at."""
+        return self.weights.get(space, self.spaces[space].gate if space in self.spaces else 1.0)
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; see `SpaceNull.to_json`."""
         fused = None if self.fused is None else asdict(self.fused) | {"spaces": list(self.fused.spaces)}
         spaces = {name: self.spaces[name].to_json() for name in sorted(self.spaces)}
-        return {"format": FORMAT, "version": self.version, "n_docs": self.n_docs, "fused": fused, "spaces": spaces}
+        learnt = {"weights": dict(sorted(self.weights.items())), "cloze": dict(sorted(self.cloze.items()))}
+        return {"format": FORMAT, "version": self.version, "n_docs": self.n_docs, "fused": fused, "spaces": spaces, **learnt}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "CorpusNulls":
@@ -388,6 +397,8 @@ class CorpusNulls:
             {name: SpaceNull.from_json(space) for name, space in value["spaces"].items()},
             None if fused is None else FusedNull(**fused | {"spaces": tuple(fused["spaces"])}),
             value["n_docs"],
+            value.get("weights", {}),
+            value.get("cloze", {}),
         )
 
 

@@ -238,3 +238,17 @@ def test_evidence_does_not_depend_on_how_documents_are_spread_over_shards(seed):
         assert np.exp(fused.log_evalues) == pytest.approx(np.exp(whole.log_evalues), rel=1e-12)
         signals = np.isfinite(whole.signal_log_evalues)
         assert fused.signal_log_evalues[signals] == pytest.approx(whole.signal_log_evalues[signals], abs=1e-12)
+
+
+def test_learnt_weights_take_the_place_of_gates_and_the_best_space_asked_counts_fully():
+    spaces = similar("bm25", "dense")
+    learnt = replace(NULLS, weights={"bm25": 1.0, "dense": 0.25})
+    made = candidates([[4.0, 4.0], [3.0, 5.0]], [MOMENTS, MOMENTS])
+    fused = fuse(made, spaces, learnt, N_DOCS)
+    assert fused.weights.tolist() == [1.0, 0.25]
+    np.testing.assert_allclose(fused.fused, fused.surprises @ [1.0, 0.25])
+    alone = fuse(candidates([[4.0]], [MOMENTS]), similar("dense"), learnt, N_DOCS)
+    assert alone.weights.tolist() == [1.0]
+    useless = replace(NULLS, weights={"bm25": 1.0, "dense": 0.0})
+    assert fuse(candidates([[4.0]], [MOMENTS]), similar("dense"), useless, N_DOCS).weights.tolist() == [1.0]
+    assert fuse(made, spaces, useless, N_DOCS).weights.tolist() == [1.0, 0.0]
