@@ -18,7 +18,7 @@ N_PROBES = 128  # a dial; EVIDENCE section 8: nDCG is flat from 16 to 256
 N_OFFERED = 4 * N_PROBES  # documents a shard offers: some have no sentence, and shuffled queries want many sources
 MIN_WORDS, MAX_WORDS = 5, 40  # shorter sentences say too little to be found again, longer ones are seldom asked
 MAX_SHORT = 8  # words; longer queries are compared with whole sentences
-WINDOW_BYTES = 65_536  # of a long document only a window at a hashed place is read: 512 documents cost at most 32 MiB
+WINDOW_BYTES = 4_096  # of a document only a window at a hashed place is read: dozens of sentences, 2 MB of 512 documents in all
 
 # Scripts written without spaces count each character as a word: 5 to 40 of them are a sentence too.
 _WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_]+(?:['’\-][^\W_]+)*")
