@@ -1,6 +1,7 @@
 """The one file that applies `ray.remote`: plain classes become actors here, and nowhere else."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import ray
@@ -73,17 +74,20 @@ def start_host(node: str, settings: HostSettings, namespace: str, actor: ActorCl
     )
 
 
-def stop_hosts(namespace: str, keep: HostSettings | None = None) -> list[str]:
-    """Ends the hosts of a deployment, except those with the settings `keep`. Returns the names of those that were told to end."""
-    kept = f"-{settings_digest(keep)}" if keep else None
-    stopped = []
-    for actor in ray.util.list_named_actors(all_namespaces=True):
-        name = actor["name"]
-        if actor["namespace"] != namespace or not name.startswith(PREFIX) or (kept and name.endswith(kept)):
-            continue
+def host_names(namespace: str, but: HostSettings | None = None) -> list[str]:
+    """The hosts of a namespace, except those with the settings `but`."""
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    names = [actor["name"] for actor in actors if actor["namespace"] == namespace and actor["name"].startswith(PREFIX)]
+    return [name for name in names if but is None or not name.endswith(f"-{settings_digest(but)}")]
+
+
+def stop_hosts(namespace: str, names: Iterable[str]) -> int:
+    """Ends these hosts. Returns how many of them there were."""
+    n_stopped = 0
+    for name in names:
         try:
             ray.kill(ray.get_actor(name, namespace=namespace))
         except ValueError:  # it ended meanwhile
             continue
-        stopped.append(name)
-    return stopped
+        n_stopped += 1
+    return n_stopped

@@ -5,7 +5,6 @@ share: the nodes come from Ray, the hosts' health from pings.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,7 +13,7 @@ import ray
 from ray.actor import ActorClass, ActorHandle
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayError
 
-from cluster.actors import CONTROL, HostActor, start_host, stop_hosts
+from cluster.actors import CONTROL, HostActor, host_names, start_host, stop_hosts
 from cluster.membership import (
     Abandon,
     Action,
@@ -113,22 +112,19 @@ class Controller:
         return node["Alive"] and room.get("CPU", 0) > 0 and room.get("memory", 0) >= self._host.memory_bytes
 
     async def _stop_others(self) -> None:
-        """Ends the hosts of the deployment before this one: not before ours can answer, nor for as long as its coordinator does.
-
-        Again and again, because that coordinator starts once more what it finds dead. A time-out, because its hosts may hold the
-        memory that ours wait for.
+        """Ends the hosts of the deployment before this one: not before ours can answer, nor while its coordinator may, which would
+        start them once more. Only those that are there now: later ones are the next deployment's.
         """
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.all_ready(), self._cluster.start_timeout_s / 2)
-        while True:
+        others = await asyncio.to_thread(host_names, self._cluster.namespace, self._host)
+        if not others:
+            return
+        try:
+            await asyncio.wait_for(self.all_ready(), self._cluster.start_timeout_s)
             await asyncio.sleep(self._cluster.handover_s)
-            try:
-                stopped = await asyncio.to_thread(stop_hosts, self._cluster.namespace, self._host)
-            except Exception as error:  # Ray's head is away
-                logger.warning("event=other_hosts_not_stopped reason=%s", first_line(error))
-                continue
-            if stopped:
-                logger.info("event=other_hosts_stopped n=%d (other settings or code)", len(stopped))
+        except TimeoutError:
+            logger.warning("event=hosts_not_ready: perhaps for want of memory, which other hosts hold; these are stopped")
+        n_stopped = await asyncio.to_thread(stop_hosts, self._cluster.namespace, others)
+        logger.info("event=other_hosts_stopped n=%d (other settings or code)", n_stopped)
 
     def _do(self, action: Action) -> None:
         match action:

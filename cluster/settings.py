@@ -33,8 +33,8 @@ class ClusterSettings(BaseModel):
     probe_s: Annotated[float, Field(gt=0)] = 0.2  # how often one that is not is
     ping_timeout_s: Annotated[float, Field(gt=0)] = 1.0  # an idle host answers within 3 ms, on a busy machine within 20
     frozen_pings: Annotated[int, Field(ge=1)] = 5  # unanswered pings in a row after which a host is killed: 6 s
-    handover_s: Annotated[float, Field(gt=0)] = 15.0  # hosts of the deployment before this one stay so long after ours are ready:
-    # its coordinator answers until ours is deployed, and then has 10 s to finish
+    handover_s: Annotated[float, Field(gt=0)] = 20.0  # hosts of the deployment before this one stay so long after ours are ready:
+    # its coordinator answers until ours is deployed (1 to 2 s later), and then has 10 s to finish
     start_timeout_s: Annotated[float, Field(gt=0)] = 60.0  # for a process to start (2 s with torch on a quiet machine); after
     # that it is killed and started again, and the other hosts take its shards
     in_flight: Annotated[int, Field(ge=1)] = 2  # calls per host at a time: one computes while the other travels

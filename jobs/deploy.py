@@ -123,15 +123,15 @@ def stop(namespace: str) -> bool:
     """Removes the application and its hosts, and Ray Serve with it if nothing else runs there. Returns whether there was one."""
     from ray import serve as ray_serve
 
-    from cluster.actors import stop_hosts
+    from cluster.actors import host_names, stop_hosts
 
     known = ray_serve.status().applications
     if APP_NAME in known:
         ray_serve.delete(APP_NAME)
-    hosts = stop_hosts(namespace)
+    n_hosts = stop_hosts(namespace, host_names(namespace))
     if not set(known) - {APP_NAME}:
         ray_serve.shutdown()
-    return APP_NAME in known or bool(hosts)
+    return APP_NAME in known or n_hosts > 0
 
 
 def run_deploy(argv: list[str] | None = None) -> int:

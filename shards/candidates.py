@@ -9,6 +9,9 @@ from shards.segment import hash_order
 from shards.types import Candidates, LayerStatus, merge_moments
 
 
+RARE_MATCH = 6.0  # what a match in a rarity layer counts for `leaders`, in units of z
+
+
 def nothing(n_spaces: int, status: Sequence[LayerStatus] = ()) -> Candidates:
     """No candidates: what a shard that is empty, late or gone contributes."""
     return Candidates(
@@ -56,11 +59,19 @@ def merge(parts: Sequence[Candidates], n_candidates: int) -> Candidates:
 
 
 def leaders(candidates: Candidates, n_details: int) -> list[int]:
-    """Rows worth details at once: the best `n_details` of each space's list, in row order."""
-    chosen: set[int] = set()
-    for s in range(candidates.generated.shape[1]):
-        rows = np.flatnonzero(candidates.generated[:, s])
-        chosen.update(rows[hash_order(candidates.hashes[rows], candidates.scores[rows, s])[:n_details]].tolist())
-    return sorted(chosen)
+    """Rows worth details at once: the `n_details` most likely to be shown, in row order.
+
+    A guess at the fused ranking by summed z, which a host can make alone; what it misses costs a second call (for 1 in 8 queries
+    with 20 details for 10 hits, where the best of each space's list missed in half).
+    """
+    total = np.zeros(len(candidates.hashes))
+    for s, moments in enumerate(candidates.moments):
+        scores = candidates.scores[:, s]
+        matched = np.isfinite(scores)
+        if moments is None:
+            total += np.where(matched, RARE_MATCH, 0.0)
+        elif moments.sd:
+            total += np.where(matched, np.maximum((np.where(matched, scores, 0.0) - moments.mean) / moments.sd, 0.0), 0.0)
+    return sorted(hash_order(candidates.hashes, total)[:n_details].tolist())
 
 

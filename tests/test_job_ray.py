@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from engine import write_files
-from ray_cluster import ROOT
+from ray_cluster import ROOT, patience
 from scripted_coordinator import eventually
 
 pytestmark = pytest.mark.ray
@@ -134,7 +134,8 @@ def index(head: RayHead, source: Path, store: Path):
 def test_the_job_indexes_then_finds_no_change_then_works_on_what_changed_alone(head, index, source):
     code, output = index("--layers", "names,text,bm25", "--shards", "2")
     assert code == 0, output
-    assert "c: generation 1 published" in output and "listed 24, hashed 24" in output and "documents added 24, removed 0" in output
+    for said in ("c: generation 1 published", "listed 24, hashed 24", "documents added 24, removed 0"):
+        assert said in output
 
     code, output = index()
     assert code == 0, output
@@ -173,7 +174,8 @@ def test_production_settings_reach_every_process_of_ray(head):
         "RAY_timeout_ms_task_wait_for_death_info": "50",
         "RAY_core_worker_internal_heartbeat_ms": "50",
     }.items() <= settings.items()
-    assert {f"RAY_health_check_{name}" for name in ("initial_delay_ms", "period_ms", "timeout_ms", "failure_threshold")} <= set(settings)
+    for name in ("initial_delay_ms", "period_ms", "timeout_ms", "failure_threshold"):
+        assert f"RAY_health_check_{name}" in settings
     seen = set()
     for pid in _descendants(head.process.pid):
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
@@ -199,7 +201,8 @@ def _descendants(pid: int) -> list[int]:
 
 def test_a_killed_host_is_back_within_5_seconds_with_production_settings(head, store):
     (port,) = free_ports(1)
-    code, output = head.submit("jobs/deploy.py", "--store", str(store), "--port", str(port), "--cache", str(head.folder / "cache"))
+    cache = str(head.folder / "cache")
+    code, output = head.submit("jobs/deploy.py", "--store", str(store), "--port", str(port), "--cache", cache)
     assert code == 0, output
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
 
@@ -216,7 +219,7 @@ def test_a_killed_host_is_back_within_5_seconds_with_production_settings(head, s
             asked = time.monotonic()
             answer = ask()
             longest = max(longest, time.monotonic() - asked)
-            assert time.monotonic() - begun < 5.0
+            assert time.monotonic() - begun < patience(5.0)
             if answer["complete"]:
                 if states:
                     break
@@ -224,5 +227,5 @@ def test_a_killed_host_is_back_within_5_seconds_with_production_settings(head, s
             assert answer["hits"] == [] and answer["verdict"] == "none"
             states |= {c["state"] for c in answer["coverage"]}
         print(f"SIGKILL of the only host: whole again after {time.monotonic() - begun:.2f} s, slowest answer {longest:.2f} s")
-        assert states == {"missing"} and longest < 2.0  # nobody waited for it
+        assert states == {"missing"} and longest < patience(2.0)  # nobody waited for it
         assert ask()["hits"] == whole["hits"]
