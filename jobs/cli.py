@@ -147,6 +147,14 @@ def index(context: typer.Context) -> None:
 
 
 @app.command(context_settings=DELEGATED, add_help_option=False)
+def evaluate(context: typer.Context) -> None:
+    """Measure rankings against judgements. Options: sondage evaluate --help."""
+    from jobs.evaluate import run_evaluate
+
+    raise typer.Exit(run_evaluate(context.args))
+
+
+@app.command(context_settings=DELEGATED, add_help_option=False)
 def deploy(context: typer.Context) -> None:
     """Put the coordinator on a running Ray cluster. Options: sondage deploy --help."""
     from jobs.deploy import run_deploy

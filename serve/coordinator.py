@@ -11,24 +11,20 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from serve import filters
+from serve.answers import describe, entry_out, highlighter_of, hit_out, layer_infos, layer_times
 from serve.evidence import Fused, SpaceFacts, fuse
-from serve.highlight import Highlighter, Pattern, query_words
+from serve.highlight import query_words
 from serve.schema import (
     Coverage,
-    EntryOut,
-    ExcerptOut,
     Hit,
-    LayerInfo,
     SearchAnswer,
     SearchRequest,
-    Signal,
 )
 from serve.verdict import judge
 from shards.candidates import merge
@@ -37,7 +33,6 @@ from shards.generation import Generation
 from shards.layers.contract import Request, Resources
 from shards.manifest import latest_generation, list_corpora
 from shards.plan import Plan, SpaceQuery
-from shards.probes import count_words
 from shards.shard import Space
 from shards.types import N_CANDIDATES, Budget, Candidates, Detail
 
@@ -49,9 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 0.004  # kept back from the hosts' budget for fusing, details and writing the answer
-MAX_ENTRIES = 10  # places shown per hit; `n_entries` tells how many there are
 NOTHING_TO_ASK = "nothing in the query for this layer"
-SHOWN_SURPRISE = 1.0  # nats; a space that scored a hit but found it no more surprising than this is left out of its signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +226,7 @@ class Coordinator:
             where=where,
             queries=tuple(prepared),
             n_candidates=n_candidates,
-            n_details=min(request.k, 10) if offset == 0 else 0,
+            n_details=2 * min(request.k, 10) if offset == 0 else 0,
             budget_s=max(budget.remaining_s - ANSWER_S, 0.001),
             words=words,
         )
@@ -250,22 +243,22 @@ class Coordinator:
             silent = [n for n, reason in reasons.items() if reason == NOTHING_TO_ASK and not generation.spaces[n].scope]
             fused = fuse(found, facts, generation.nulls, generation.root.n_docs, silent)
             explicit = bool(request.forms) or request.layers != "auto"
-            verdict, why = judge(fused, facts, generation.nulls, explicit=explicit, n_words=count_words(request.query))
+            verdict, why = judge(fused, facts, generation.nulls, explicit=explicit, text=request.query)
         _lap(timings, "fuse", mark)
         mark = time.monotonic()
         hits: list[Hit] = []
         page: list[int] = []
         more = False
-        if fused is not None and verdict != "none":
+        if fused is not None and (verdict != "none" or request.keep_all):
             # A pattern that matches everywhere surprises nobody, yet who asks for it by name wants its matches.
             shown = (fused.fused > 0) | (np.isfinite(fused.scores).any(axis=1) if explicit else False)
             speaking = [row for row in fused.order.tolist() if shown[row]]
             page = speaking[offset : offset + request.k]
             more = len(speaking) > offset + request.k
             details = await self._details(generation, request, plan, found, fused, page, budget)
-            mark_up = _highlighter(request, generation, prepared) if request.highlight else None
+            mark_up = highlighter_of(request, generation, prepared) if request.highlight else None
             hits = [
-                _hit(row, fused, found, plan.queries, details[found.hashes[row].tobytes()], mark_up, request.explain)
+                hit_out(row, fused, found, plan.queries, details[found.hashes[row].tobytes()], mark_up, request.explain)
                 for row in page
                 if found.hashes[row].tobytes() in details
             ]
@@ -283,12 +276,12 @@ class Coordinator:
             complete=bool(status) and all(s.state in ("ready", "scoped") for s in status) and len(hits) == len(page),
             hits=hits,
             cursor=following,
-            layers=_layers(generation, names, prepared, reasons, found, fused),
+            layers=layer_infos(generation, names, prepared, reasons, found, fused),
             coverage=[
                 Coverage(layer=s.space, shard=s.shard, state=s.state, covered=s.covered, total=s.total, reason=s.reason)
                 for s in status
             ],
-            timings_ms=timings | _layer_times(status),
+            timings_ms=timings | layer_times(status),
         )
 
     def _spaces(self, generation: Generation, request: SearchRequest) -> list[str]:
@@ -317,6 +310,7 @@ class Coordinator:
                     origin=space.layer.origin,
                     whole=all(s.state == "ready" for s in found.status if s.space == query.space),
                     surprise=(lambda scores, layer=space.layer, query=query: layer.surprise(query, scores)) if exact else None,
+                    most=query.most,
                 )
             )
         return facts
@@ -383,7 +377,7 @@ class Coordinator:
             "size_bytes": piece.size_bytes,
             "kind": piece.detail.kind,
             "text": piece.text,
-            "entries": [_entry(e).model_dump() for e in piece.detail.entries],
+            "entries": [entry_out(e).model_dump() for e in piece.detail.entries],
         }
 
     async def status(self) -> dict[str, Any]:
@@ -392,10 +386,9 @@ class Coordinator:
         for corpus, generation in sorted(self._current.items()):
             root = generation.root
             layer_bytes: dict[str, int] = {}
-            for page in generation.pages:
-                for ref in page.segments:
-                    for role, file in ref.files.items():
-                        layer_bytes[role] = layer_bytes.get(role, 0) + file.size
+            # A segment that several shards cut ranges from lies in the store once.
+            for role, _, size in {(r, f.name, f.size) for page in generation.pages for s in page.segments for r, f in s.files.items()}:
+                layer_bytes[role] = layer_bytes.get(role, 0) + size
             corpora[corpus] = {
                 "generation": root.generation,
                 "created": root.created,
@@ -407,7 +400,7 @@ class Coordinator:
                 "dead_docs": sum(r.n_dead_docs for page in generation.pages for r in page.segments),
                 "null_version": root.null_version,
                 "sources": {name: ref.model_dump(exclude={"tree"}) for name, ref in root.sources.items()},
-                "layers": [_describe(s, generation, layer_bytes.get(f"layer/{s.id}", 0)) for s in generation.spaces.values()],
+                "layers": [describe(s, generation, layer_bytes.get(f"layer/{s.id}", 0)) for s in generation.spaces.values()],
             }
         return {"store": self.store.url, "corpora": corpora, **await self.searcher.status(), "problems": dict(self._problems)}
 
@@ -422,14 +415,6 @@ class Coordinator:
 
 def _lap(timings: dict[str, float], step: str, since: float) -> None:
     timings[step] = round(1000 * (time.monotonic() - since), 3)
-
-
-def _layer_times(status: Iterable[Any]) -> dict[str, float]:
-    """The slowest shard's time in each space, ms."""
-    times: dict[str, float] = {}
-    for s in status:
-        times[f"layer {s.space}"] = max(times.get(f"layer {s.space}", 0.0), round(1000 * s.seconds, 3))
-    return times
 
 
 def _prepare(generation: Generation, request: SearchRequest, names: list[str]) -> tuple[list[SpaceQuery], dict[str, str]]:
@@ -458,125 +443,3 @@ def _prepare(generation: Generation, request: SearchRequest, names: list[str]) -
         else:
             prepared.append(replace(asked, space=name))
     return prepared, reasons
-
-
-def _layers(
-    generation: Generation,
-    names: list[str],
-    prepared: list[SpaceQuery],
-    reasons: dict[str, str],
-    found: Candidates | None,
-    fused: Fused | None,
-) -> list[LayerInfo]:
-    asked = {query.space: (s, query) for s, query in enumerate(prepared)}
-    infos = []
-    for name, space in sorted(generation.spaces.items()):
-        s, query = asked.get(name, (None, None))
-        reason = reasons.get(name, "" if name in names else "not asked for")
-        infos.append(
-            LayerInfo(
-                name=name,
-                layer=space.layer.name,
-                origin=space.layer.origin,
-                granularity=space.layer.granularity,
-                asked=query.asked if query else None,
-                reason=reason,
-                n_units=int(generation.statistics(name).n_units),
-                n_matched=int(found.n_matched[s]) if found is not None and s is not None else 0,
-                weight=float(fused.weights[s]) if fused is not None and s is not None else 0.0,
-                null=fused.nulls[s] if fused is not None and s is not None else "",
-            )
-        )
-    return infos
-
-
-def _describe(space: Space, generation: Generation, size_bytes: int) -> dict[str, Any]:
-    layer = space.layer
-    return {
-        "name": space.name,
-        "layer": layer.name,
-        "space": space.id,
-        "params": layer.params.model_dump(mode="json"),
-        "roles": list(layer.roles),
-        "origin": layer.origin,
-        "granularity": layer.granularity,
-        "query_format": layer.query_format,
-        "cost": layer.cost,
-        "units": int(generation.statistics(space.name).n_units),
-        "bytes": size_bytes,
-    }
-
-
-def _entry(entry: Any) -> EntryOut:
-    return EntryOut(
-        source=entry.source,
-        path=entry.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
-        size_bytes=entry.size_bytes,
-        mtime=entry.mtime_ns / 1e9,
-        metadata=dict(entry.metadata),
-    )
-
-
-def _highlighter(request: SearchRequest, generation: Generation, prepared: Iterable[SpaceQuery]) -> Highlighter:
-    patterns = [Pattern(*p) for query in prepared for p in generation.spaces[query.space].layer.highlights(query)]
-    return Highlighter(query_words(request.query), patterns)
-
-
-def _evalue(log_evalue: float) -> float:
-    """exp, without overflow: E-values above 10^300 say nothing more."""
-    return math.exp(min(log_evalue, 690.0))
-
-
-def _hit(
-    row: int,
-    fused: Fused,
-    found: Candidates,
-    queries: tuple[SpaceQuery, ...],
-    detail: Detail,
-    highlighter: Highlighter | None,
-    explain: bool,
-) -> Hit:
-    span = (int(fused.starts[row]), int(fused.ends[row]))
-    shown = detail.excerpts.get(span)
-    excerpt, line = None, 1
-    if shown is not None:
-        text = shown.text
-        marks = highlighter.marks(text, detail.kind) if highlighter else []
-        line = shown.line + text.count("\n", 0, _focus(shown, span, marks))
-        excerpt = ExcerptOut(start=shown.start, end=shown.end, first_line=shown.line, text=text, marks=marks)
-    signals = []
-    for s in np.argsort(-fused.surprises[row] * fused.weights, kind="stable").tolist():
-        surprise = float(fused.surprises[row, s])
-        if not np.isfinite(fused.scores[row, s]) or (surprise < SHOWN_SURPRISE and not explain and len(queries) > 1):
-            continue
-        signals.append(
-            Signal(
-                layer=queries[s].space,
-                score=float(fused.scores[row, s]),
-                surprise=surprise,
-                evalue=_evalue(float(fused.signal_log_evalues[row, s])),  # finite where the score is
-                start=int(found.starts[row, s]),
-                end=int(found.ends[row, s]),
-                z=float(fused.z[row, s]) if explain and np.isfinite(fused.z[row, s]) else None,
-                weight=float(fused.weights[s]) if explain else None,
-            )
-        )
-    return Hit(
-        hash=found.hashes[row].tobytes().hex(),
-        start=span[0],
-        end=span[1],
-        line=line,
-        fused=float(fused.fused[row]),
-        evalue=_evalue(float(fused.log_evalues[row])),
-        entries=[_entry(e) for e in detail.entries[:MAX_ENTRIES]],
-        n_entries=len(detail.entries),
-        excerpt=excerpt,
-        signals=signals,
-    )
-
-
-def _focus(shown: Any, span: tuple[int, int], marks: list[tuple[int, int]]) -> int:
-    """The character of the excerpt that the hit is about: where its span begins, or for a long span the first mark after."""
-    begin = len(shown.text.encode()[: max(0, span[0] - shown.start)].decode("utf-8", "ignore"))
-    inside = [a for a, _ in marks if a >= begin]
-    return inside[0] if inside else begin

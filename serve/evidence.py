@@ -25,7 +25,7 @@ class SpaceFacts:
 
     n_units: its live units in the scope asked, the multiplier of E. surprise: `Layer.surprise` bound to a query that has a
     `log_p` (always in rarity spaces): raw scores to nats. whole: it has looked at the whole scope; False where it is built for
-    some paths only, or was late: what it did not find says nothing then.
+    some paths only, or was late: what it did not find says nothing then. most: `SpaceQuery.most`.
     """
 
     name: str
@@ -34,6 +34,7 @@ class SpaceFacts:
     origin: Literal["source", "derived"] = "source"
     surprise: Callable[[Array], Array] | None = None
     whole: bool = True
+    most: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

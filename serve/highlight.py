@@ -54,6 +54,7 @@ class Highlighter:
         self._prefixes = tuple(w for w in self._folded if len(w) >= MIN_STEM_CHARS and w.isalpha())
         self._unspaced = [re.compile(re.escape(w)) for w in self.words if _UNSPACED.search(w)]
         self._patterns = [_compile(pattern) for pattern in patterns if pattern.text]
+        self._forms: dict[str, _Forms] = {}
 
     def marks(self, text: str, kind: str = "") -> list[tuple[int, int]]:
         """Ranges [start, end) of characters of `text`: ascending, disjoint, not touching, none empty, at most MAX_MARKS.
@@ -64,14 +65,19 @@ class Highlighter:
         for pattern in (*self._patterns, *self._unspaced):
             found += _spans(pattern, text)
         if self._folded:
-            forms = _Forms(self.words, self._folded, self._prefixes, kind.partition(":")[2])
+            language = kind.partition(":")[2]
+            if language not in self._forms:
+                self._forms[language] = _Forms(self.words, self._folded, self._prefixes, language)
+            within = self._forms[language].within
             for match in _WORD.finditer(text):
-                found += _in_token(forms, match.group(), match.start())
+                if spans := within(match.group()):
+                    at = match.start()
+                    found += [(at + start, at + end) for start, end in spans]
         return _disjoint(found)[:MAX_MARKS]
 
 
 class _Forms:
-    """Which tokens are forms of the query's words in one language. Lives for one excerpt: a stemmer must not cross threads."""
+    """Which tokens are forms of the query's words in one language. Lives for one query: a stemmer must not cross threads."""
 
     def __init__(self, words: Sequence[str], folded: frozenset[str], prefixes: tuple[str, ...], language: str):
         import Stemmer
@@ -79,6 +85,13 @@ class _Forms:
         self.folded, self.prefixes = folded, prefixes
         self.stemmer = Stemmer.Stemmer(language if language in Stemmer.algorithms() else "english", 0)
         self.stems = {self.stem(word) for word in words if len(word) >= MIN_STEM_CHARS}
+        self._known: dict[str, list[tuple[int, int]]] = {}  # excerpts of one answer are made of the same words
+
+    def within(self, token: str) -> list[tuple[int, int]]:
+        """The ranges of a token to mark: the whole, or parts of an identifier."""
+        if (spans := self._known.get(token)) is None:
+            spans = self._known[token] = _in_token(self, token)
+        return spans
 
     def stem(self, word: str) -> str:
         return fold(self.stemmer.stemWord(word))  # stemmers need the accents, so these go afterwards
@@ -89,16 +102,18 @@ class _Forms:
             return True
         if len(folded) < MIN_STEM_CHARS or not self.stems:
             return False
-        if any(folded.startswith(w) and len(folded) - len(w) <= MAX_SUFFIX_CHARS for w in self.prefixes):
+        if folded.startswith(self.prefixes) and any(
+            folded.startswith(w) and len(folded) - len(w) <= MAX_SUFFIX_CHARS for w in self.prefixes
+        ):
             return True
         return self.stem(token.casefold()) in self.stems
 
 
-def _in_token(forms: _Forms, token: str, at: int) -> list[tuple[int, int]]:
+def _in_token(forms: _Forms, token: str) -> list[tuple[int, int]]:
     if token in forms:
-        return [(at, at + len(token))]
+        return [(0, len(token))]
     parts = list(_PART.finditer(token))
-    return [(at + p.start(), at + p.end()) for p in parts if p.group() in forms] if len(parts) > 1 else []
+    return [p.span() for p in parts if p.group() in forms] if len(parts) > 1 else []
 
 
 def query_words(query: str) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ class SearchRequest(Edge):
     cursor: Annotated[str | None, Field(max_length=512, description="of a previous answer: its next page, same generation")] = None
     highlight: Annotated[bool, Field(description="mark matches in excerpts with offsets")] = True
     explain: Annotated[bool, Field(description="add z, gates and weights to each signal")] = False
+    keep_all: Annotated[bool, Field(description="return hits even where the verdict is none: for rankings")] = False
 
 
 class Signal(Edge):

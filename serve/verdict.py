@@ -1,8 +1,9 @@
 """Whether there is an answer here: strong, weak or none, and why.
 
 All thresholds are levels of tests against the corpus's own probes and senseless queries; nothing is tuned per collection and
-no labels are needed. "none" empties the answer, so it takes two findings: chance alone gives hits this good, and some space
-finds less than it finds for almost any of the corpus's own sentences of this length.
+no labels are needed. Where the corpus has learnt to tell its own sentences from nonsense (`shards.answerability`), that decides
+"none". Otherwise "none", which empties the answer, takes two findings: chance alone gives hits this good, and some space finds
+less than it finds for almost any of the corpus's own sentences of this length.
 """
 
 import math
@@ -11,8 +12,10 @@ from typing import Literal
 
 import numpy as np
 
+from serve.answerable import features
 from serve.evidence import Fused, SpaceFacts
 from shards.nulls import N_NEAR, CorpusNulls
+from shards.probes import count_words
 
 Verdict = Literal["strong", "weak", "none"]
 
@@ -21,6 +24,11 @@ CHANCE_EVALUE = 0.05  # above, chance is a serious explanation of the best hit
 # The level of all spaces' tests together (Bonferroni). EVIDENCE.md section 9 allows 0.15; sentences and questions hold that too,
 # but of the parts of sentences (3 to 8 words) up to 19 % were then refused, at 0.05 up to 5 %.
 FOREIGN_P = 0.05
+REFUSALS = {
+    "order": "its words stand together as those of senseless queries do, not as in almost any of the corpus's own sentences",
+    "topic": "it finds as little as sentences about something else do, not as almost any of the corpus's own sentences",
+}
+WHOLE = 0.8  # of the units that were there at the fit: fewer are a filter's
 
 
 def conformal_ps(fused: Fused, spaces: Sequence[SpaceFacts], nulls: CorpusNulls | None, n_words: int | None) -> dict[str, float]:
@@ -53,23 +61,44 @@ def conformal_ps(fused: Fused, spaces: Sequence[SpaceFacts], nulls: CorpusNulls 
     return ps
 
 
+def answer_margins(
+    fused: Fused, spaces: Sequence[SpaceFacts], nulls: CorpusNulls | None, text: str | None
+) -> dict[str, float]:
+    """By kind of nonsense, how far the query is above what this corpus takes for it (`shards.answerability`); below 0: nonsense.
+
+    Empty where that was not learnt, or other spaces were asked, or only a part of the corpus: then best scores are lower.
+    """
+    learnt = nulls.answerability if nulls is not None else None
+    if learnt is None or text is None:
+        return {}
+    asked = {space.name: space for space in spaces if space.null == "moments" and space.name in learnt.spaces}
+    if not set(learnt.spaces) <= set(asked) | fused.silent:
+        return {}
+    if not all(space.whole and space.n_units >= WHOLE * nulls.spaces[name].n_units for name, space in asked.items()):
+        return {}
+    return learnt.margins(features(fused, spaces, learnt.spaces, text, learnt.order))
+
+
 def judge(
     fused: Fused,
     spaces: Sequence[SpaceFacts],
     nulls: CorpusNulls | None,
     *,
     explicit: bool = False,
+    text: str | None = None,
     n_words: int | None = None,
 ) -> tuple[Verdict, str]:
     """The verdict on an answer with its reason in one sentence.
 
     strong: a match that chance would hardly give (E <= 0.01): of one exact space, or of all spaces together.
-    none:   nothing found; or E > 0.05, no exact match rarer than chance, and a similarity space that finds less than for almost
-            any of the corpus's own sentences of this length (a test at level 0.05 over all spaces).
+    none:   nothing found; or no exact match rarer than chance, and more like one kind of nonsense than almost any of the
+            corpus's own sentences is (`shards.answerability`; never where spaces were named); or, where that was not learnt,
+            E > 0.05, no such match, and a similarity space that finds less than for almost any of the corpus's own sentences
+            of this length (a test at level 0.05 over all spaces).
     weak:   everything between, and always where no null model was fitted yet.
 
     explicit: the caller named spaces or gave a pattern; then real matches of an exact space are never none, and similarity
-    spaces are believed unless all of them find too little. n_words: `shards.probes.count_words` of the query.
+    spaces are believed unless all of them find too little. text: the query, if it was text; n_words: its length, else counted.
     """
     exact = _best_exact(fused, spaces)
     if not (fused.surprises > 0).any() and not (explicit and exact is not None):
@@ -77,6 +106,10 @@ def judge(
     if exact is not None and exact[0] <= math.log(STRONG_EVALUE):
         return "strong", f"{exact[1]} has a match that chance hardly gives (E = {math.exp(exact[0]):.1g})"
     log_evalue = float(fused.log_evalues.min())
+    refused = {kind: margin for kind, margin in answer_margins(fused, spaces, nulls, text).items() if margin < 0}
+    if refused and not explicit and (exact is None or exact[0] > 0):
+        return "none", REFUSALS[min(refused, key=lambda kind: refused[kind])]
+    n_words = count_words(text) if n_words is None and text is not None else n_words
     ps = conformal_ps(fused, spaces, nulls, n_words)
     fitted = "normal" not in fused.nulls
     if fitted and log_evalue <= math.log(STRONG_EVALUE):

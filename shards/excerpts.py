@@ -28,10 +28,13 @@ def focus(text: bytes, words: Sequence[str], window: int) -> int:
     """Offset into `text` where a window of that many bytes shows the most distinct words; 0 when none occurs."""
     if not words or len(text) <= window:
         return 0
-    marks = [(m.start(), m[0]) for m in islice(_any_of(tuple(words[:MAX_WORDS])).finditer(text.lower()), MAX_MARKS)]
+    words = tuple(words[:MAX_WORDS])
+    marks: list[tuple[int, bytes]] = []
     best, best_at, left = 0, 0, 0
     counts: dict[bytes, int] = {}
-    for at, word in marks:
+    for match in islice(_any_of(words).finditer(text.lower()), MAX_MARKS):
+        at, word = match.start(), match[0]
+        marks.append((at, word))
         counts[word] = counts.get(word, 0) + 1
         while at - marks[left][0] > window:
             first = marks[left][1]
@@ -41,6 +44,8 @@ def focus(text: bytes, words: Sequence[str], window: int) -> int:
             left += 1
         if len(counts) > best:
             best, best_at = len(counts), marks[left][0]
+            if best == len(words):  # no window shows more
+                break
     return best_at
 
 

@@ -66,3 +66,14 @@ def find_rows(
         open_ = open_[~same]
         at[open_] += 1
     return rows
+
+
+def find_row(hashes: NDArray[np.uint8], wanted: bytes, have: NDArray[np.uint64]) -> int:
+    """`find_rows` for one hash, without the cost of arrays of one: the row, or -1. have: `prefixes(hashes)`."""
+    prefix = np.uint64(int.from_bytes(wanted[:8], "big"))
+    row = int(have.searchsorted(prefix))
+    while row < len(have) and have[row] == prefix:
+        if hashes[row].tobytes() == wanted:
+            return row
+        row += 1
+    return -1

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr
 
+from shards.answerability import Answerability
 from shards.probes import N_PROBES
 from shards.types import Array, Moments, merge_moments
 
@@ -365,7 +366,8 @@ class CorpusNulls:
 
     spaces: by name; a space without enough units is absent. fused: None where there were too few shuffled queries.
     weights: what a similarity space's surprise counts (`shards.weights`), the largest 1; empty where nothing was learnt, and then
-    the spaces' known-item gates count. cloze: mean reciprocal rank of cloze probes in each space, for people.
+    the spaces' known-item gates count. cloze: mean reciprocal rank of cloze probes in each space, for people. answerability: what
+    tells questions from nonsense, None where too few probes were asked.
     """
 
     version: int
@@ -374,6 +376,7 @@ class CorpusNulls:
     n_docs: int
     weights: Mapping[str, float] = field(default_factory=dict)
     cloze: Mapping[str, float] = field(default_factory=dict)
+    answerability: Answerability | None = None
 
     def weight(self, space: str) -> float:
         """What a similarity space counts before the query is looked at."""
@@ -383,7 +386,8 @@ class CorpusNulls:
         """JSON values; see `SpaceNull.to_json`."""
         fused = None if self.fused is None else asdict(self.fused) | {"spaces": list(self.fused.spaces)}
         spaces = {name: self.spaces[name].to_json() for name in sorted(self.spaces)}
-        learnt = {"weights": dict(sorted(self.weights.items())), "cloze": dict(sorted(self.cloze.items()))}
+        answerability = None if self.answerability is None else self.answerability.to_json()
+        learnt = {"weights": dict(sorted(self.weights.items())), "cloze": dict(sorted(self.cloze.items())), "answerability": answerability}
         return {"format": FORMAT, "version": self.version, "n_docs": self.n_docs, "fused": fused, "spaces": spaces, **learnt}
 
     @classmethod
@@ -391,7 +395,7 @@ class CorpusNulls:
         """What `to_json` gave, to the bit. Raises ValueError for a format that this build cannot read."""
         if value.get("format") != FORMAT:
             raise ValueError(f"Null models have format {value.get('format')!r}; this build reads {FORMAT}. Refit them.")
-        fused = value["fused"]
+        fused, answerability = value["fused"], value.get("answerability")
         return cls(
             value["version"],
             {name: SpaceNull.from_json(space) for name, space in value["spaces"].items()},
@@ -399,6 +403,7 @@ class CorpusNulls:
             value["n_docs"],
             value.get("weights", {}),
             value.get("cloze", {}),
+            None if answerability is None else Answerability.from_json(answerability),
         )
 
 

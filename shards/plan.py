@@ -80,12 +80,14 @@ class SpaceQuery:
 
     asked: what the space was really asked, for people. payload: the layer's own picklable value, small (kilobytes).
     log_p: natural log of the chance that a random live unit matches: rarity layers, and phrases elsewhere.
+    most: the score of a unit that would hold all that was asked, what the corpus lacks included; None where that is not known.
     """
 
     space: str
     asked: str
     payload: Any
     log_p: float | None = None
+    most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from shards.compiled import jit
 
+BLOCK = 1024  # units between two looks at how good a row must be
 MAX_TF = 255  # counts are kept in one byte; tf/(tf + norm) has long saturated (Lucene keeps lengths as coarsely)
 
 
@@ -86,28 +87,126 @@ def _lower_bound(units, low, high, unit):
     return low
 
 
-@jit
+@jit(error_model="numpy")
 def _add_window(units, tfs, norms, weights, places, stops, first, end, window):
-    """Adds every term's part to the scores of units [first, end), moving `places` on; how many postings that were."""
+    """Adds every term's part to the scores of units [first, end), moving `places` on; how many postings that were.
+
+    numpy's error model, for tf + norm is positive and a test for 0 before each division is a third of the time.
+    """
     added = 0
+    norm = norms[first:end]
     for t in range(len(weights)):
         weight = weights[t]
-        place = places[t]
-        stop = stops[t]
-        while place < stop and units[place] < end:
-            unit = units[place]
+        stop = _lower_bound(units, places[t], stops[t], end)
+        for place in range(places[t], stop):
+            unit = np.uint64(units[place] - first)
             tf = np.float32(tfs[place])
-            window[unit - first] += weight * (tf / (tf + norms[unit]))
-            place += 1
-        added += place - places[t]
-        places[t] = place
+            window[unit] += weight * (tf / (tf + norm[unit]))
+        added += stop - places[t]
+        places[t] = stop
     return added
+
+
+@jit
+def _sift(best, heap, n, row):
+    """Replaces the root of heap[:n] by `row` and restores the order."""
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= n:
+            break
+        if child + 1 < n and (
+            best[heap[child + 1]] < best[heap[child]]
+            or (best[heap[child + 1]] == best[heap[child]] and heap[child + 1] > heap[child])
+        ):
+            child += 1
+        worse = heap[child]
+        if best[worse] < best[row] or (best[worse] == best[row] and worse > row):
+            heap[place] = worse
+            place = child
+        else:
+            break
+    if n:
+        heap[place] = row
+
+
+@jit
+def _n_above(scores, level):
+    """How many are above a level. In 32 bits, which the compiler counts many at a time."""
+    n = np.int32(0)
+    for i in range(len(scores)):
+        n += np.int32(scores[i] > level)
+    return n
+
+
+@jit
+def top_rows(best, n_rows, k):
+    """The k best rows of positive score among the first n_rows: (m,) int64, by score descending, then row."""
+    heap = np.empty(min(k, n_rows), np.int64)  # the worst row kept is at the root
+    n = 0
+    floor = np.float32(0)  # what a row must exceed: at equal score the earlier row stays
+    for start in range(0, n_rows, BLOCK):
+        stop = min(start + BLOCK, n_rows)
+        if not _n_above(best[start:stop], floor):  # nearly always, once the heap is full
+            continue
+        for row in range(start, stop):
+            score = best[row]
+            if score <= floor:
+                continue
+            if n < len(heap):
+                place = n
+                n += 1
+                while place > 0:
+                    parent = (place - 1) >> 1
+                    if best[heap[parent]] > score or (best[heap[parent]] == score and heap[parent] < row):
+                        heap[place] = heap[parent]
+                        place = parent
+                    else:
+                        break
+                heap[place] = row
+            elif n:
+                _sift(best, heap, n, row)
+            if n and n == len(heap):
+                floor = best[heap[0]]
+    order = np.empty(n, np.int64)
+    for i in range(n - 1, -1, -1):
+        order[i] = heap[0]
+        last = heap[i]
+        _sift(best, heap, i, last)
+    return order
+
+
+@jit
+def _mean_and_m2(window, size, n):
+    """Mean and sum of squared deviations of the n live scores among window[:size], where those of the others are 0: float64.
+
+    In four sums each, which do not wait for one another.
+    """
+    a = b = c = d = 0.0
+    whole = size - size % 4
+    for i in range(0, whole, 4):
+        a += window[i]
+        b += window[i + 1]
+        c += window[i + 2]
+        d += window[i + 3]
+    for i in range(whole, size):
+        a += window[i]
+    mean = (a + b + c + d) / n
+    a = b = c = d = 0.0
+    for i in range(0, whole, 4):
+        a += (window[i] - mean) ** 2
+        b += (window[i + 1] - mean) ** 2
+        c += (window[i + 2] - mean) ** 2
+        d += (window[i + 3] - mean) ** 2
+    for i in range(whole, size):
+        a += (window[i] - mean) ** 2
+    return mean, a + b + c + d - (size - n) * mean * mean
 
 
 @jit
 def add_windows(
     units, tfs, norms, weights, places, stops, unit_rows, live, allowed, live_counts, window, first_window, n_windows, moments,
-    best, best_units,
+    best, best_units, k, whole,
 ):  # fmt: skip
     """Scores the units of some windows, one after the other; returns how many units of allowed rows matched.
 
@@ -115,38 +214,47 @@ def add_windows(
     unit_rows: (n_units,) int32; live, allowed: (rows,) bool; live_counts: live units of each window; window: float32 scratch
     moments: (3,) float64 n, mean and m2 of all live units so far, zero scores included, moved on by Chan's update
     best, best_units: (rows,) float32 and int32, the best score of each allowed row so far and its first unit
+    k: only the k best rows need be right in `best`: others may be too low, though not too high; 0: all are right
+    whole: every live row is allowed, so that nobody need look which
     """
     matched = 0
+    floor = np.float32(0)  # k rows have reached it; at equal score the earlier row stays
     size = len(window)
     for w in range(first_window, first_window + n_windows):
         first = w * size
         end = min(first + size, len(unit_rows))
         added = _add_window(units, tfs, norms, weights, places, stops, first, end, window)
-        total = 0.0
-        n_scored = 0
-        if added:
-            for i in range(end - first):
-                score = window[i]
-                if score > 0:
-                    row = unit_rows[first + i]
-                    if live[row]:
-                        total += score
-                        n_scored += 1
-                        if allowed[row]:
-                            matched += 1
-                            if score > best[row]:
-                                best[row] = score
-                                best_units[row] = first + i
-                    else:
-                        window[i] = 0
         n = live_counts[w]
-        if n:
-            mean = total / n
-            m2 = (n - n_scored) * mean * mean
-            if n_scored:
+        if added:
+            if n < end - first:
                 for i in range(end - first):
-                    if window[i] > 0:
-                        m2 += (window[i] - mean) ** 2
+                    if not live[unit_rows[first + i]]:
+                        window[i] = 0
+            for start in range(0, end - first, BLOCK):
+                stop = min(start + BLOCK, end - first)
+                if whole:
+                    matched += _n_above(window[start:stop], np.float32(0))
+                else:
+                    for i in range(start, stop):
+                        matched += (window[i] > 0) & allowed[np.uint64(unit_rows[first + i])]
+                if not _n_above(window[start:stop], floor):  # nearly always, once the floor has risen
+                    continue
+                raised = 0
+                for i in range(start, stop):
+                    score = window[i]
+                    if score > floor:
+                        row = unit_rows[first + i]
+                        if allowed[row] and score > best[row]:
+                            best[row] = score
+                            best_units[row] = first + i
+                            raised += 1
+                if 0 < k <= raised:
+                    block = best[unit_rows[first + start] : unit_rows[first + stop - 1] + 1]
+                    leaders = top_rows(block, len(block), k)
+                    if len(leaders) == k:
+                        floor = max(floor, block[leaders[k - 1]])
+        if n:
+            mean, m2 = _mean_and_m2(window, end - first, n) if added else (0.0, 0.0)
             delta = mean - moments[1]
             before = moments[0]
             moments[0] = before + n
@@ -186,56 +294,3 @@ def row_scores(units, tfs, norms, weights, starts, stops, row_offsets, rows, sco
                 best = of_units[i]
                 best_units[r] = first + i
         scores[r] = best
-
-
-@jit
-def top_rows(best, n_rows, k):
-    """The k best rows of positive score among the first n_rows: (m,) int64, by score descending, then row."""
-    heap = np.empty(min(k, n_rows), np.int64)  # the worst row kept is at the root
-    n = 0
-    for row in range(n_rows):
-        score = best[row]
-        if score <= 0:
-            continue
-        if n < len(heap):
-            place = n
-            n += 1
-            while place > 0:
-                parent = (place - 1) >> 1
-                if best[heap[parent]] > score or (best[heap[parent]] == score and heap[parent] < row):
-                    heap[place] = heap[parent]
-                    place = parent
-                else:
-                    break
-            heap[place] = row
-        elif n and score > best[heap[0]]:  # at equal score the earlier row stays
-            _sift(best, heap, n, row)
-    order = np.empty(n, np.int64)
-    for i in range(n - 1, -1, -1):
-        order[i] = heap[0]
-        last = heap[i]
-        _sift(best, heap, i, last)
-    return order
-
-
-@jit
-def _sift(best, heap, n, row):
-    """Replaces the root of heap[:n] by `row` and restores the order."""
-    place = 0
-    while True:
-        child = 2 * place + 1
-        if child >= n:
-            break
-        if child + 1 < n and (
-            best[heap[child + 1]] < best[heap[child]]
-            or (best[heap[child + 1]] == best[heap[child]] and heap[child + 1] > heap[child])
-        ):
-            child += 1
-        worse = heap[child]
-        if best[worse] < best[row] or (best[worse] == best[row] and worse > row):
-            heap[place] = worse
-            place = child
-        else:
-            break
-    if n:
-        heap[place] = row

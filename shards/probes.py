@@ -7,7 +7,7 @@ from a generator, so that the same corpus has the same null models on every mach
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 _CODE = re.compile(r"[`{}\[\]()<>|\\/*#=+~^@$%&_;:\"]+|--+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n\s*\n")
 _SPACES = re.compile(r"\s+")
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz012345"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,8 @@ def sentences(text: str) -> list[str]:
     return found
 
 
-def _window(document: bytes, rendition: bytes | memoryview, salt: bytes) -> str:
+def window(document: bytes, rendition: bytes | memoryview, salt: bytes = b"") -> str:
+    """The part of a document that is read: at a hashed place, so that long documents are not known by their beginnings alone."""
     start = 0
     if len(rendition) > WINDOW_BYTES:
         start = _draw(salt, b"window", document) % (len(rendition) - WINDOW_BYTES)
@@ -114,7 +116,7 @@ def choose_probes(
     if n_probes < 1:
         return ()
     for document, rendition in ranked:
-        if choice := sentences(_window(document, rendition, salt)):
+        if choice := sentences(window(document, rendition, salt)):
             probes.append(Probe(document, choice[_draw(salt, b"sentence", document) % len(choice)]))
             if len(probes) == n_probes:
                 break
@@ -135,6 +137,41 @@ def shorten(probes: Sequence[Probe], salt: bytes = b"") -> tuple[Probe, ...]:
     return tuple(parts)
 
 
+def swap_words(probes: Sequence[Probe], common: Collection[str], salt: bytes = b"") -> tuple[str, ...]:
+    """The probes' sentences about something that nobody wrote of: in good order, but not answered, as foreign questions are.
+
+    Every word that is not common (lower case) is swapped for one of some probe's, and of every other sentence half of these are
+    spelled backwards: words that the corpus does not know.
+    """
+    pool = [word for probe in probes for word in words_of(probe.text) if word.lower() not in common]
+    if not pool:
+        return ()
+    swapped = []
+    for i, probe in enumerate(probes):
+        words = words_of(probe.text)
+        for j, word in enumerate(words):
+            if word.lower() not in common:
+                drawn = _draw(salt, b"swap", i, j)
+                words[j] = pool[drawn % len(pool)]
+                if i % 2 and drawn >> 63:
+                    words[j] = words[j][::-1]
+        swapped.append(" ".join(words))
+    return tuple(swapped)
+
+
+def random_strings(n_queries: int, salt: bytes = b"") -> tuple[str, ...]:
+    """Queries of letters and digits alone: 1 to 6 strings of 4 to 12 characters."""
+    queries = []
+    for i in range(n_queries):
+        strings = []
+        for j in range(1 + i % 6):
+            drawn = _draw(salt, b"string", i, j)
+            length, drawn = 4 + drawn % 9, drawn // 9
+            strings.append("".join(_ALPHABET[drawn >> (5 * k) & 31] for k in range(length)))
+        queries.append(" ".join(strings))
+    return tuple(queries)
+
+
 def shuffle_words(
     documents: Sequence[tuple[bytes, bytes | memoryview]], probes: Sequence[Probe], salt: bytes = b"", n_queries: int = N_PROBES
 ) -> tuple[str, ...]:
@@ -143,7 +180,7 @@ def shuffle_words(
     documents: (content hash, rendition) in the order of `rank_hashes`, more of them than probes where there are more.
     The i-th query has as many words as the i-th probe (modulo their number). No probes or no words: no queries.
     """
-    pools = [words for key, body in documents if (words := _WORD.findall(_window(key, body, salt)))]
+    pools = [words for key, body in documents if (words := _WORD.findall(window(key, body, salt)))]
     if not pools or not probes:
         return ()
     queries = []

@@ -14,7 +14,7 @@ import numpy as np
 
 from shards.errors import BadQuery, SondageError
 from shards.excerpts import excerpt
-from shards.identity import as_keys, find_rows, prefixes
+from shards.identity import as_keys, find_row, find_rows, prefixes
 from shards.layers.contract import Layer, Reader
 from shards.manifest import ShardPage
 from shards.plan import Everything, Nothing, Plan, Predicate, SpaceQuery, simplify
@@ -58,7 +58,7 @@ class View:
 
     def row_of(self, document: bytes) -> int:
         """The row of a live document, or -1."""
-        row = int(find_rows(self.segment.documents.hashes, np.frombuffer(document, np.uint8)[None], self.doc_prefixes)[0])
+        row = find_row(self.segment.documents.hashes, document, self.doc_prefixes)
         return row if row >= 0 and self.live_docs[row] else -1
 
     def rows_of(self, documents: Array) -> Array:
@@ -76,13 +76,12 @@ class View:
                 if self.live_entries[row] and (self.segment.entries.hashes[row] == documents[i]).all():
                     yield documents[i].tobytes(), row
 
-    def entries_of(self, document: bytes) -> Array:
+    def entries_of(self, document: bytes) -> list[int]:
         """Rows of a document's live entries here."""
-        prefix = prefixes(np.frombuffer(document, np.uint8)[None])[0]
-        low, high = (np.searchsorted(self.entry_prefixes, prefix, side) for side in ("left", "right"))
-        rows = np.arange(low, high)
-        same = (self.segment.entries.hashes[rows] == np.frombuffer(document, np.uint8)).all(axis=1)
-        return rows[same & self.live_entries[rows]]
+        prefix = np.uint64(int.from_bytes(document[:8], "big"))
+        low, high = (int(self.entry_prefixes.searchsorted(prefix, side)) for side in ("left", "right"))
+        hashes = self.segment.entries.hashes
+        return [row for row in range(low, high) if self.live_entries[row] and hashes[row].tobytes() == document]
 
 
 def _live(n: int, low: int, high: int, dead: Array) -> Array:
@@ -376,10 +375,10 @@ class Shard:
         everything = where == Everything()
         for other in self.views:
             rows = other.entries_of(document)
-            if not len(rows):
+            if not rows:
                 continue
             mask = None if everything else other.fields.mask(where)
-            for entry in rows.tolist():
+            for entry in rows:
                 (inside if mask is None or mask[entry] else outside).append(unpack_entry(other.segment.entries, entry))
         order = [sorted(group, key=lambda e: (e.source, e.path)) for group in (inside, outside)]
         return Detail(

@@ -29,8 +29,8 @@ from shards.types import Entry
 ROOT = Path(__file__).resolve().parent.parent
 README, ARCHITECTURE, FORMAT = "README.md", "ARCHITECTURE.md", "shards/FORMAT.md"
 DOCUMENTS = (README, ARCHITECTURE, FORMAT)
-JOBS = ("index", "deploy", "bench")
-DELEGATED = {"index": "index", "deploy": "deploy"}  # sondage's sub-commands whose options are a job's
+JOBS = ("index", "deploy", "evaluate", "bench")
+DELEGATED = {"index": "index", "deploy": "deploy", "evaluate": "evaluate"}  # sondage's sub-commands whose options are a job's
 
 
 def text_of(document: str) -> str:

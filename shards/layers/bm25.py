@@ -173,7 +173,7 @@ class BM25(contract.Layer):
         stop_words = {word.casefold() for word in self.params.stop_words}
         stop_words -= {word.casefold() for words in quoted for word in words}
         counts = Counter(token for token in _tokens(text[:MAX_CHARS]) if token.casefold() not in stop_words)
-        weights = _weights(list(counts.items()), analysers, statistics)
+        weights, most = _weights(list(counts.items()), analysers, statistics)
         if not weights:
             return None
         heaviest = set(sorted(weights, key=lambda term: (-weights[term], term_hash(term)))[:MAX_TERMS])
@@ -189,7 +189,7 @@ class BM25(contract.Layer):
             phrase_bytes=2 * max((len(" ".join(words).encode()) for words in quoted), default=0) + 64 if phrases else 0,
         )
         log_p = _log_p(phrases, statistics) if phrases else None
-        return SpaceQuery("", _asked(scored, len(weights), len(text), quoted), question, log_p)
+        return SpaceQuery("", _asked(scored, len(weights), len(text), quoted), question, log_p, most)
 
     def surprise(self, query: SpaceQuery, scores: Array) -> Array:
         """Of a quoted phrase that stands there: by chance its words would seldom follow one another. Else nothing beyond z."""
@@ -222,8 +222,11 @@ def _tokens(text: str) -> list[str]:
     return [token.decode() for token in _TOKEN.findall(text.encode("utf-8", "replace"))]
 
 
-def _weights(counted: list[tuple[str, int]], analysers: list[Analyser], statistics: Statistics) -> dict[str, float]:
-    """Each known term's weight: idf times its count in the question, summed over the words it stands for.
+def _weights(
+    counted: list[tuple[str, int]], analysers: list[Analyser], statistics: Statistics
+) -> tuple[dict[str, float], float]:
+    """Each known term's weight: idf times its count in the question, summed over the words it stands for. And the sum over all
+    words, unknown ones (whose idf is the largest) included: what a passage that says all of it would score at most.
 
     What the analysers make of one word are forms of that word: they share the idf of their summed frequencies, so that a word
     is not held to be rare because only a few documents are German.
@@ -236,12 +239,14 @@ def _weights(counted: list[tuple[str, int]], analysers: list[Analyser], statisti
                     forms.setdefault((t, w, p), set()).add(term)
     frequency = statistics.frequency_of(list({term for terms in forms.values() for term in terms}))
     weights: dict[str, float] = {}
+    most = 0.0
     for (t, _, _), terms in sorted(forms.items()):
         known = sorted(terms & frequency.keys())
         idf = statistics.idf(sum(frequency[term] for term in known))
+        most += counted[t][1] * idf
         for term in known:
             weights[term] = weights.get(term, 0.0) + counted[t][1] * idf
-    return weights
+    return weights, most
 
 
 def _phrase(tokens: list[str], analysers: list[Analyser]) -> Phrase:

@@ -5,6 +5,7 @@ out, the windows done are completely scored and the rest is honestly not covered
 """
 
 import bisect
+import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,6 +65,24 @@ class _OutOfTime(Exception):
     """The budget ended in the middle of a row, which therefore has no score."""
 
 
+class _Scratch(threading.local):
+    """Each row's best score and unit of one search, kept by a thread: new memory costs as much as the scoring, page by page."""
+
+    def __init__(self) -> None:
+        self._best, self._units = np.zeros(0, np.float32), np.zeros(0, np.int32)
+
+    def of(self, n_rows: int) -> tuple[Array, Array]:
+        """Scores (n_rows,) float32, all 0, and units (n_rows,) int32, whatever they are: read where a score is above 0."""
+        if len(self._best) < n_rows:
+            self._best, self._units = np.empty(n_rows, np.float32), np.empty(n_rows, np.int32)
+        best = self._best[:n_rows]
+        best.fill(0)
+        return best, self._units[:n_rows]
+
+
+_scratch = _Scratch()
+
+
 class BM25Reader:
     """One segment's postings, opened. `k1`, `b`: Robertson & Zaragoza 2009, section 3.4."""
 
@@ -106,25 +125,26 @@ class BM25Reader:
             wanted &= asked
         wanted = sealed(wanted)
         lists = self._lists(question)
-        best = np.zeros(len(wanted), np.float32)
-        best_units = np.zeros(len(wanted), np.int32)
+        best, best_units = _scratch.of(len(wanted))
         moments = np.zeros(3, np.float64)
         window = np.zeros(min(WINDOW, len(self._unit_rows)), np.float32)
         places = lists.starts.copy()
         norms = self._norms_for(question)
         n_windows = len(self._live_counts)
         per_slice = max(1, int(SLICE_POSTINGS * n_windows // max(1, (lists.stops - lists.starts).sum())))
+        keep = 0 if question.phrases else k + 1  # one more: the last row may be cut by the deadline
+        whole = allowed is None and not question.phrases
         done, n_matched = 0, 0
         while done < n_windows and not budget.expired:
             n = min(per_slice, n_windows - done)
             n_matched += add_windows(
                 self._units, self._tfs, norms, lists.weights, places, lists.stops, self._unit_rows, self._live, wanted,
-                self._live_counts, window, done, n, moments, best, best_units,
+                self._live_counts, window, done, n, moments, best, best_units, keep, whole,
             )  # fmt: skip
             done += n
         # Rows whose last unit is scored; a row cut by the deadline is not covered.
         n_rows = int(np.searchsorted(self._row_offsets, done * WINDOW, "right")) - 1 if done < n_windows else len(wanted)
-        n_covered = int((asked & self._in_scope)[:n_rows].sum())
+        n_covered = np.count_nonzero((asked & self._in_scope)[:n_rows])
         if question.phrases:
             verified = self._verified(question, lists, possible, best[:n_rows], k, budget)
             rows, scores, units, n_matched = verified.rows, verified.scores, verified.units, verified.n_matched
@@ -140,7 +160,7 @@ class BM25Reader:
             n_matched=int(n_matched),
             moments=Moments(int(moments[0]), float(moments[1]), float(moments[2])),
             rows_covered=n_covered,
-            rows_total=int(asked.sum()),
+            rows_total=np.count_nonzero(asked),
         )
 
     def score(self, query: SpaceQuery, rows: Array, budget: Budget) -> Scored:

@@ -1,0 +1,148 @@
+"""From evidence to what is sent: hits with excerpts and signals, spaces with what they were asked. Pure functions."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from serve.evidence import Fused
+from serve.highlight import Highlighter, Pattern, query_words
+from serve.schema import EntryOut, ExcerptOut, Hit, LayerInfo, SearchRequest, Signal
+from shards.generation import Generation
+from shards.plan import SpaceQuery
+from shards.shard import Space
+from shards.types import Candidates, Detail
+
+MAX_ENTRIES = 10  # places shown per hit; `n_entries` tells how many there are
+SHOWN_SURPRISE = 1.0  # nats; a space that scored a hit but found it no more surprising than this is left out of its signals
+
+
+def layer_times(status: Iterable[Any]) -> dict[str, float]:
+    """The slowest shard's time in each space, ms."""
+    times: dict[str, float] = {}
+    for s in status:
+        times[f"layer {s.space}"] = max(times.get(f"layer {s.space}", 0.0), round(1000 * s.seconds, 3))
+    return times
+
+
+def layer_infos(
+    generation: Generation,
+    names: list[str],
+    prepared: list[SpaceQuery],
+    reasons: dict[str, str],
+    found: Candidates | None,
+    fused: Fused | None,
+) -> list[LayerInfo]:
+    asked = {query.space: (s, query) for s, query in enumerate(prepared)}
+    infos = []
+    for name, space in sorted(generation.spaces.items()):
+        s, query = asked.get(name, (None, None))
+        reason = reasons.get(name, "" if name in names else "not asked for")
+        infos.append(
+            LayerInfo(
+                name=name,
+                layer=space.layer.name,
+                origin=space.layer.origin,
+                granularity=space.layer.granularity,
+                asked=query.asked if query else None,
+                reason=reason,
+                n_units=int(generation.statistics(name).n_units),
+                n_matched=int(found.n_matched[s]) if found is not None and s is not None else 0,
+                weight=float(fused.weights[s]) if fused is not None and s is not None else 0.0,
+                null=fused.nulls[s] if fused is not None and s is not None else "",
+            )
+        )
+    return infos
+
+
+def describe(space: Space, generation: Generation, size_bytes: int) -> dict[str, Any]:
+    layer = space.layer
+    return {
+        "name": space.name,
+        "layer": layer.name,
+        "space": space.id,
+        "params": layer.params.model_dump(mode="json"),
+        "roles": list(layer.roles),
+        "origin": layer.origin,
+        "granularity": layer.granularity,
+        "query_format": layer.query_format,
+        "cost": layer.cost,
+        "units": int(generation.statistics(space.name).n_units),
+        "bytes": size_bytes,
+    }
+
+
+def entry_out(entry: Any) -> EntryOut:
+    return EntryOut(
+        source=entry.source,
+        path=entry.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
+        size_bytes=entry.size_bytes,
+        mtime=entry.mtime_ns / 1e9,
+        metadata=dict(entry.metadata),
+    )
+
+
+def highlighter_of(request: SearchRequest, generation: Generation, prepared: Iterable[SpaceQuery]) -> Highlighter:
+    patterns = [Pattern(*p) for query in prepared for p in generation.spaces[query.space].layer.highlights(query)]
+    return Highlighter(query_words(request.query), patterns)
+
+
+def _evalue(log_evalue: float) -> float:
+    """exp, without overflow: E-values above 10^300 say nothing more."""
+    return math.exp(min(log_evalue, 690.0))
+
+
+def hit_out(
+    row: int,
+    fused: Fused,
+    found: Candidates,
+    queries: tuple[SpaceQuery, ...],
+    detail: Detail,
+    highlighter: Highlighter | None,
+    explain: bool,
+) -> Hit:
+    span = (int(fused.starts[row]), int(fused.ends[row]))
+    shown = detail.excerpts.get(span)
+    excerpt, line = None, 1
+    if shown is not None:
+        text = shown.text
+        marks = highlighter.marks(text, detail.kind) if highlighter else []
+        line = shown.line + text.count("\n", 0, _focus(shown, span, marks))
+        excerpt = ExcerptOut(start=shown.start, end=shown.end, first_line=shown.line, text=text, marks=marks)
+    signals = []
+    for s in np.argsort(-fused.surprises[row] * fused.weights, kind="stable").tolist():
+        surprise = float(fused.surprises[row, s])
+        if not np.isfinite(fused.scores[row, s]) or (surprise < SHOWN_SURPRISE and not explain and len(queries) > 1):
+            continue
+        signals.append(
+            Signal(
+                layer=queries[s].space,
+                score=float(fused.scores[row, s]),
+                surprise=surprise,
+                evalue=_evalue(float(fused.signal_log_evalues[row, s])),  # finite where the score is
+                start=int(found.starts[row, s]),
+                end=int(found.ends[row, s]),
+                z=float(fused.z[row, s]) if explain and np.isfinite(fused.z[row, s]) else None,
+                weight=float(fused.weights[s]) if explain else None,
+            )
+        )
+    return Hit(
+        hash=found.hashes[row].tobytes().hex(),
+        start=span[0],
+        end=span[1],
+        line=line,
+        fused=float(fused.fused[row]),
+        evalue=_evalue(float(fused.log_evalues[row])),
+        entries=[entry_out(e) for e in detail.entries[:MAX_ENTRIES]],
+        n_entries=len(detail.entries),
+        excerpt=excerpt,
+        signals=signals,
+    )
+
+
+def _focus(shown: Any, span: tuple[int, int], marks: list[tuple[int, int]]) -> int:
+    """The character of the excerpt that the hit is about: where its span begins, or for a long span the first mark after."""
+    begin = len(shown.text.encode()[: max(0, span[0] - shown.start)].decode("utf-8", "ignore"))
+    inside = [a for a, _ in marks if a >= begin]
+    return inside[0] if inside else begin

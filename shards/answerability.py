@@ -1,0 +1,97 @@
+"""Is the query answered here? Two logistic regressions that each corpus fits on itself, without labels.
+
+Answered are the corpus's own sentences and parts of them, their sources seen without these very words (`shards.cloze`). They are
+told from words in senseless order by one test, from sentences whose rarer words were swapped, and from random strings, by
+another: one line between all three kinds and the answered refuses fewer of either. What is looked at is `serve.answerable`'s; here
+is the arithmetic.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shards.types import Array
+from shards.word_order import WordOrder
+
+MIN_EXAMPLES = 64  # of each kind; with fewer nothing is learnt
+REFUSED = 0.05 / 2  # share of the answered that each of the two tests may refuse: it sets the threshold
+PRIOR = 2.0  # precision of a Gaussian around 0 for coefficients of standardised features
+_DIGITS = 4  # kept of what is learnt: sums that differ in their last bits must not change it
+
+
+@dataclass(frozen=True, slots=True)
+class Answerability:
+    """names: of the features. spaces: the similarity spaces that they come from, sorted.
+
+    centre, scale: of each feature. tests: by the kind of nonsense, one coefficient per feature. thresholds: of each test; below, the
+    query resembles this kind of nonsense. order: of the corpus's words, None where the sample was too small.
+    """
+
+    names: tuple[str, ...]
+    spaces: tuple[str, ...]
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    tests: Mapping[str, tuple[float, ...]]
+    thresholds: Mapping[str, float]
+    order: WordOrder | None
+
+    def margins(self, features: Array) -> dict[str, float]:
+        """How far above its threshold each test is, in nats of its log odds. features: (f,) float64."""
+        values = (features - np.array(self.centre)) / np.array(self.scale)
+        return {kind: float(values @ np.array(c)) - self.thresholds[kind] for kind, c in self.tests.items()}
+
+    @classmethod
+    def fit(
+        cls,
+        names: Sequence[str],
+        spaces: Sequence[str],
+        answered: Array,
+        senseless: Mapping[str, Array],
+        order: WordOrder | None,
+    ) -> "Answerability | None":
+        """answered: (n, f) float64 features of queries that are; senseless: of each kind that is not. None for too few."""
+        if min(map(len, (answered, *senseless.values()))) < MIN_EXAMPLES:
+            return None
+        centre = np.round(answered.mean(axis=0), _DIGITS)
+        scale = np.maximum(np.round(answered.std(axis=0), _DIGITS), 10.0**-_DIGITS)
+        values = (answered - centre) / scale
+        tests, thresholds = {}, {}
+        for kind, examples in sorted(senseless.items()):
+            coefficients = np.round(_newton(values, (examples - centre) / scale), _DIGITS)
+            tests[kind] = tuple(coefficients.tolist())
+            thresholds[kind] = round(float(np.quantile(values @ coefficients, REFUSED)), _DIGITS)
+        return cls(tuple(names), tuple(spaces), tuple(centre.tolist()), tuple(scale.tolist()), tests, thresholds, order)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "order"}
+        return plain | {"order": None if self.order is None else self.order.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Answerability":
+        """What `to_json` gave."""
+        lists = {name: tuple(value[name]) for name in ("names", "spaces", "centre", "scale")}
+        tests = {kind: tuple(coefficients) for kind, coefficients in value["tests"].items()}
+        order = None if value["order"] is None else WordOrder.from_json(value["order"])
+        return cls(**lists, tests=tests, thresholds=dict(value["thresholds"]), order=order)
+
+
+def _newton(answered: Array, senseless: Array) -> Array:
+    """Coefficients of the penalised likelihood, either side weighing the same, by Newton's method. The intercept is left out."""
+    design = np.column_stack([np.concatenate([answered, senseless]), np.ones(len(answered) + len(senseless))])
+    truth = np.repeat([1.0, 0.0], [len(answered), len(senseless)])
+    share = np.where(truth == 1.0, 0.5 / len(answered), 0.5 / len(senseless)) * len(truth)
+    penalty = np.diag([PRIOR] * answered.shape[1] + [1e-6])
+    weights = np.zeros(design.shape[1])
+    for _ in range(50):
+        p = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -30.0, 30.0)))
+        gradient = design.T @ (share * (truth - p)) - penalty @ weights
+        information = (design * (share * p * (1 - p))[:, None]).T @ design + penalty
+        step = np.linalg.solve(information, gradient)
+        step *= min(1.0, 3.0 / max(float(np.abs(step).max()), 1e-12))  # far from the optimum a full step may overshoot
+        weights += step
+        if float(np.abs(step).max()) < 1e-10:
+            break
+    return weights[:-1]

@@ -1,0 +1,166 @@
+"""The benches run and give what they promise; how fast anything is, no test says."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs import bench, bench_http, bench_index, bench_query
+from jobs.bench_corpus import passages_of_stdlib, queries_of_stdlib
+from jobs.bench_engines import Sondage, _query
+from jobs.progress import Progress
+from shards.errors import BadSpec
+
+FIGURES = {"qps", "qps_wall", "p50_ms", "p99_ms", "parse_p50_ms", "build_mb_per_s", "build_mb_per_s_wall", "n_postings"}
+TEXTS = ["the tide comes in", "the tide goes out, the tide", "def parse_tide(harbour): pass", "nothing of this"]
+
+
+@pytest.fixture
+def silent(tmp_path):
+    with (tmp_path / "progress").open("w") as out:
+        yield Progress(out)
+
+
+@pytest.fixture
+def tiny_library(tmp_path, monkeypatch):
+    """A folder of three modules in place of the standard library."""
+    source = tmp_path / "library"
+    (source / "json").mkdir(parents=True)
+    for i, name in enumerate(("json/decoder.py", "heap.py", "tide.py")):
+        body = f'"""Module {i} of the library."""\n\ndef parse_header(x):\n    """Parse the header {i}."""\n    return x\n'
+        (source / name).write_text(body)
+        os.utime(source / name, (1e9, 1e9))  # not so young that the index job distrusts their times
+    for module in (bench_index, bench_http):
+        monkeypatch.setattr(module, "copy_of_stdlib", lambda _folder: source)
+    return source
+
+
+def test_passages_are_different_ones_of_the_library_and_as_many_as_asked(silent):
+    passages, how = passages_of_stdlib(200, silent)
+    assert len(passages) == len(set(passages)) == 200
+    assert "Python standard library" in how
+
+
+def test_queries_are_sentences_and_names_always_the_same():
+    queries = queries_of_stdlib(20, 10)
+    assert len(queries) == len(set(queries)) == 30
+    assert all(len(sentence.split()) >= 3 for sentence in queries[:20])
+    assert all(name.isidentifier() for name in queries[20:])
+    assert queries == queries_of_stdlib(20, 10)
+
+
+def test_peers_get_the_terms_that_our_index_has(tmp_path):
+    ours = Sondage()
+    ours.build(TEXTS, analysed=False)
+    path = tmp_path / "terms"
+    ours.write_terms(path)
+    rows = [json.loads(line).split() for line in path.read_text().splitlines()]
+    assert [len(row) for row in rows] == [4, 6, 6, 3]  # parse_tide counts as itself and its parts
+    (tide,) = ours.as_terms("tides").split()
+    assert [row.count(tide) for row in rows] == [1, 2, 1, 0]
+    assert ours.as_terms("unheard") == ""
+
+
+def test_an_engine_answers_with_the_best_passages_and_a_time_for_each_query():
+    ours = Sondage()
+    ours.build(TEXTS, analysed=False)
+    answer = _query(ours, ["the tide", "harbour"], 10)
+    assert answer["ids"] == [[1, 0, 2], [2]]
+    assert len(answer["parse_s"]) == len(answer["search_s"]) == 2
+    assert answer["cpu_s"] >= 0
+
+
+def test_engines_are_compared_in_processes_of_their_own(monkeypatch, silent):
+    """The peers are played by our own engine, for their environment is not that of the tests."""
+    monkeypatch.setattr(bench_query, "PEERS_PYTHON", Path(sys.executable))
+    monkeypatch.setattr(bench_query, "PEERS", ("sondage",))
+    found = bench_query.compare(60, ["parse a date", "the tide"], 1, silent)
+    assert set(found) == {"corpus", "megabytes", "queries", "engines", "sondage over"}
+    assert set(found["engines"]["sondage"]) == FIGURES
+    json.dumps(found)
+
+
+def test_ratios_are_of_one_round_each_and_their_median_counts():
+    def rounds(*cpu_s):
+        return [{"cpu_s": s, "ids": [[1, 2], []]} for s in cpu_s]
+
+    asked = {"sondage": rounds(1.0, 2.0, 4.0), "tantivy": rounds(2.0, 2.0, 12.0)}
+    asked["tantivy"][0]["ids"] = [[2, 3], [5]]
+    found = bench_query._ratios("tantivy", {"sondage": rounds(3.0), "tantivy": rounds(3.0)}, asked)
+    assert (found["search"], found["search_bar"], found["search_met"]) == (2.0, 1.5, True)
+    assert (found["build"], found["build_bar"], found["build_met"]) == (1.0, 1.3, False)
+    assert found["shared of the 10 best"] == 0.25
+
+
+def test_without_the_peers_the_query_bench_says_how_to_get_them(monkeypatch, capsys):
+    monkeypatch.setattr(bench_query, "PEERS_PYTHON", bench_query.ROOT / "absent" / "python")
+    assert bench.main(["query"]) == 2
+    assert "bash infra/peers" in capsys.readouterr().err
+
+
+def test_an_engine_that_does_not_start_is_named():
+    engine = bench_query.EngineProcess("no such engine", Path(sys.executable))
+    with pytest.raises(BadSpec, match="no such engine"):
+        engine.ask(do="build", analysed=False)
+        engine.ask(do="build", analysed=False)
+    engine.close()
+
+
+def test_http_is_measured_beside_bare_paths(tiny_library, tmp_path, capsys):
+    out = tmp_path / "figures.json"
+    assert bench.main(["http", "--clients", "1,2", "--seconds", "0.2", "--rounds", "1", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["machine"]["cores"] >= 1 and len(found["machine"]["load_after"]) == 3
+    for n_clients in ("1", "2"):
+        figures = found["http"]["clients"][n_clients]
+        for path in ("search", "healthz", "bare uvicorn echo"):
+            assert {"answers", "per_s", "p50_ms", "p99_ms"} <= set(figures[path])
+        steps = set(figures["search"]["p50_ms of"])
+        assert {"prepare", "scatter", "fuse", "excerpts", "total", "http", "layer_bm25", "layer_static"} <= steps
+
+
+def test_index_and_imports_are_measured(tiny_library, tmp_path, capsys):
+    out = tmp_path / "figures.json"
+    assert bench.main(["index", "--rounds", "1", "--json", str(out)]) == 0
+    index = json.loads(out.read_text())["index"]
+    assert set(index) == {"megabytes", "seconds", "mb_per_s", "times read and hash"}
+    assert bench.main(["imports", "--rounds", "1", "--json", str(out)]) == 0
+    assert "shards" in json.loads(out.read_text())["imports"]["milliseconds"]
+
+
+def test_sizes_are_whole_numbers(capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["query", "--passages", "many"])
+    assert "whole numbers" in capsys.readouterr().err
+
+
+def test_the_best_rows_are_found_though_lesser_ones_are_passed_over():
+    """`add_windows` may leave rows too low that cannot be among the k best; many equal scores, rows of several units."""
+    from shards.posting_kernels import BLOCK, add_windows, top_rows
+    from shards.postings import sealed
+
+    rng = np.random.default_rng(3)
+    n_units = 5 * BLOCK + 77
+    unit_rows = np.sort(rng.integers(0, n_units // 2, n_units)).astype(np.int32)
+    units = np.sort(rng.choice(n_units, n_units // 2, replace=False)).astype(np.int32)
+    tfs = rng.integers(1, 5, len(units)).astype(np.uint8)
+    n_rows = int(unit_rows[-1]) + 1
+    live = rng.random(n_rows) < 0.9
+    size = 2 * BLOCK
+    counts = np.add.reduceat(live[unit_rows], np.arange(0, n_units, size), dtype=np.int64)
+
+    def scored(k: int) -> tuple[list[int], list[float], list[int], list[float], int]:
+        best, best_units = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.int32)
+        moments = np.zeros(3)
+        matched = add_windows(
+            sealed(units), sealed(tfs), sealed(np.ones(n_units, np.float32)), np.ones(1, np.float32), np.zeros(1, np.int64),
+            np.array([len(units)]), sealed(unit_rows), sealed(live), sealed(live), counts, np.zeros(size, np.float32), 0,
+            len(counts), moments, best, best_units, k, k > 0,
+        )  # fmt: skip
+        rows = top_rows(best, n_rows, 10)
+        return rows.tolist(), best[rows].tolist(), best_units[rows].tolist(), moments.tolist(), matched
+
+    assert scored(11) == scored(0)
