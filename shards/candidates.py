@@ -8,7 +8,6 @@ from shards.identity import as_keys
 from shards.segment import hash_order
 from shards.types import Candidates, LayerStatus, merge_moments
 
-
 RARE_MATCH = 6.0  # what a match in a rarity layer counts for `leaders`, in units of z
 
 

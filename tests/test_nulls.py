@@ -191,7 +191,7 @@ def test_conformal_p_is_the_rank_among_probes_of_similar_length():
 
 
 def test_spaces_too_small_for_a_table_have_none_and_fall_back_on_the_normal_tail():
-    scores, rows, sources = random_space()
+    scores, rows, _sources = random_space()
     assert fit(scores[:, :20], rows[:20], [0] * 40) is None
     assert fit(scores[:0], rows, []) is None
     assert fit_space([ProbeScan.merge([])], [ProbeRank.merge([])]) is None

@@ -108,7 +108,9 @@ leaves = st.sampled_from(
 predicates = st.recursive(
     leaves,
     lambda inner: st.one_of(
-        inner.map(Not), st.lists(inner, max_size=3).map(lambda parts: And(tuple(parts))), st.lists(inner, max_size=3).map(lambda parts: Or(tuple(parts)))
+        inner.map(Not),
+        st.lists(inner, max_size=3).map(lambda parts: And(tuple(parts))),
+        st.lists(inner, max_size=3).map(lambda parts: Or(tuple(parts))),
     ),
     max_leaves=12,
 )

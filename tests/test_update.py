@@ -10,7 +10,9 @@ from engine import Engine, paths, write_files
 
 from shards.errors import BadSpec, SourceError
 
-WORDS = ["amber", "basalt", "cobalt", "dolomite", "ebony", "feldspar", "garnet", "hematite", "indigo", "jasper", "kyanite", "lapis", "marble", "nickel", "onyx", "pyrite"]
+WORDS = (
+    "amber basalt cobalt dolomite ebony feldspar garnet hematite indigo jasper kyanite lapis marble nickel onyx pyrite"
+).split()
 FILES = {
     "a.txt": "The amber room was lost in the war. Nobody has seen the amber since.\n",
     "sub/b.py": "def find_basalt(rocks):\n    return [r for r in rocks if r.kind == 'basalt']\n",
