@@ -101,7 +101,7 @@ def judge(
     spaces are believed unless all of them find too little. text: the query, if it was text; n_words: its length, else counted.
     """
     exact = _best_exact(fused, spaces)
-    if not (fused.surprises > 0).any() and not (explicit and exact is not None):
+    if not (fused.fused > 0).any() and not (explicit and exact is not None):
         return "none", "no space found a match"
     if exact is not None and exact[0] <= math.log(STRONG_EVALUE):
         return "strong", f"{exact[1]} has a match that chance hardly gives (E = {math.exp(exact[0]):.1g})"

@@ -319,7 +319,7 @@ def test_a_new_file_is_found_without_redeploying_while_a_cursor_stays_on_its_gen
 
 
 def test_hits_whose_text_is_gone_with_its_host_are_left_out_and_the_answer_says_so(deployed):
-    request = SearchRequest(corpus="lib", query="parse a date header", k=20, budget_ms=20_000)
+    request = SearchRequest(corpus="lib", query="parse a date header", k=60, budget_ms=20_000)  # more than come along at once
     (whole,) = answer_here(deployed, set(range(N_SHARDS)), request)
     (answer,) = answer_here(deployed, set(range(N_SHARDS)), request, searcher=NoTexts)
     assert whole.complete and not answer.complete and 0 < len(answer.hits) < len(whole.hits)
@@ -390,7 +390,8 @@ def test_a_killed_host_makes_answers_partial_and_marked_and_they_are_whole_again
     assert dead and living
     partial = answer_here(deployed, living, *requests)
     for whole, part in zip(full, partial, strict=True):
-        assert part.hits and raw_scores(part) | raw_scores(whole) == raw_scores(whole) | raw_scores(part)
+        assert part.hits or part.verdict == "none"  # what was found may all lie with the dead
+        assert raw_scores(part) | raw_scores(whole) == raw_scores(whole) | raw_scores(part)
         if [layer.name for layer in whole.layers if layer.asked] == ["bm25"]:
             # The null model is of what was searched, so evidence shifts a little between spaces, but never within one.
             both = {hit.hash for hit in whole.hits} & {hit.hash for hit in part.hits}
