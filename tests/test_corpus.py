@@ -233,7 +233,7 @@ def test_ignore_files_mean_what_they_mean_to_git(tmp_path, rules):
 
 
 def test_random_ignore_files_in_nested_folders_agree_with_git(tmp_path):
-    seed = random.randrange(1 << 30)
+    seed = 20261129  # change it to look for more
     print("seed", seed)
     draw = random.Random(seed)
     names = ["a", "b", "ab", "a.x", "b.x", "aa", "[a]", "x-b"]

@@ -75,7 +75,7 @@ def test_binary_content_is_skipped(data):
 )
 def test_every_span_leads_back_to_the_bytes_it_came_from(encoding):
     """Decoded on its own, the range of the content gives the span's text."""
-    seed = random.randrange(1 << 30)
+    seed = 20261129  # change it to look for more
     print("seed", seed)
     draw = random.Random(seed)
     alphabet = "abc \n€é" if encoding in ("cp1252", "mixed") else "abc \né€日😀"
@@ -83,9 +83,9 @@ def test_every_span_leads_back_to_the_bytes_it_came_from(encoding):
     marks |= {"utf-32-le": codecs.BOM_UTF32_LE, "utf-32-be": codecs.BOM_UTF32_BE}
     pieces = ["é", *draw.choices(alphabet, k=60)]
     encodings = [draw.choice(["utf-8", "cp1252"]) if encoding == "mixed" else encoding.removesuffix("-sig") for _ in pieces]
-    if encoding == "mixed":
+    if encoding in ("cp1252", "mixed"):
         encodings[0] = "cp1252"
-        pieces = [piece + " " for piece in pieces]  # or two strays might form a character
+        pieces = [piece + " " for piece in pieces]  # or strays might form a character: "é€€" is E9 80 80, which UTF-8 reads as one
     parts = [piece.encode(code) for piece, code in zip(pieces, encodings, strict=True)]
     data = {"utf-8-sig": codecs.BOM_UTF8, **marks}.get(encoding, b"") + b"".join(parts)
     rendition = rendered(data)

@@ -93,7 +93,7 @@ def random_text(draw: random.Random) -> bytes:
 
 
 def test_passages_equal_those_of_the_obvious_version():
-    seed = random.randrange(1 << 30)
+    seed = 20261129  # change it to look for more
     print("seed", seed)
     draw = random.Random(seed)
     for _ in range(60):
@@ -111,7 +111,7 @@ def test_passages_equal_those_of_the_obvious_version():
 
 
 def test_no_passage_splits_a_character_or_exceeds_five_quarters_and_none_loses_text():
-    seed = random.randrange(1 << 30)
+    seed = 20261129  # change it to look for more
     print("seed", seed)
     draw = random.Random(seed)
     for _ in range(200):
