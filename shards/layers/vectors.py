@@ -9,6 +9,7 @@ mean: (dim,) and scatter: (dim, dim) float64, see `VectorMoments`; empty while u
     and an edit should write kilobytes
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -70,9 +71,10 @@ class VectorLayer(Layer):
     portion_units: ClassVar[int]
     params: VectorParams
 
-    @cached_property
+    @property
+    @abstractmethod
     def encoder(self) -> Encoder:
-        raise NotImplementedError
+        """What turns texts into vectors; loads nothing before it is asked to encode."""
 
     def fingerprint(self) -> str:
         return self.encoder.fingerprint()
