@@ -135,7 +135,8 @@ class Root(Model):
     """One generation: everything there is to know before the first page is read.
 
     parent: the generation this one was made from. created: UTC, ISO 8601. shards: by bucket; together they cover all buckets, or
-    there are none. nulls: the null models' file, whose version is null_version. n_docs, n_entries: live ones. text_bytes: of all segments, dead ones included.
+    there are none. nulls: the null models' file, whose version is null_version. n_docs, n_entries: live ones.
+    text_bytes: of all segments, dead ones included.
     counters: what the job that made it did, for status (listed, hashed, encoded, …).
     """
 
