@@ -4,15 +4,14 @@ Two passes over all live units per probe and space (`shards.nulls`). The work is
 scanned by a few threads.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from serve.answerable import feature_names, features
+from serve.answerable import UNUSED, feature_names, features
 from serve.evidence import SpaceFacts, fuse
 from shards.answerability import MIN_EXAMPLES, Answerability
 from shards.candidates import merge
@@ -23,17 +22,30 @@ from shards.generation import Generation
 from shards.layers.contract import Reader, Request
 from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, median_sd
 from shards.plan import Everything, Glob, Or, Plan, Predicate, SpaceQuery
-from shards.probes import N_OFFERED, N_PROBES, Probe, choose_probes, random_strings, rank_hashes, shorten, shuffle_words, swap_words, window
+from shards.probes import (
+    N_OFFERED,
+    N_PROBES,
+    Probe,
+    choose_probes,
+    count_words,
+    random_strings,
+    rank_hashes,
+    shorten,
+    shuffle_words,
+    swap_words,
+    word_pools,
+    words_of,
+)
 from shards.segment import pack_entries
 from shards.shard import Shard, Space
 from shards.types import Array, Budget, Candidates, Moments
 from shards.weights import fit_weights
-from shards.word_order import WordOrder
+from shards.word_order import MAX_BYTES, WordOrder
 
 logger = logging.getLogger(__name__)
 
 EVERYTHING = Everything()
-N_EXAMPLES = 2 * N_PROBES  # sentences that tell what is answered, and senseless queries for the null of fused evidence
+N_EXAMPLES = 2 * N_PROBES  # sentences that tell what is answered; as many senseless queries at least: KS 0.09 with 128, 0.06 with 256
 MIN_SENSE = 4  # words; fewer make sense in any order
 
 
@@ -77,8 +89,8 @@ class Calibrator:
         documents = sample(shards)
         if not documents:
             return None
-        probes = choose_probes(documents)
-        shuffled = shuffle_words(documents, probes, n_queries=N_EXAMPLES)  # a KS of 0.09 with 128 is 0.06 with these
+        candidates = choose_probes(documents, n_probes=N_EXAMPLES)
+        probes = candidates[:N_PROBES]
         spaces: dict[str, SpaceNull] = {}
         for name, space in sorted(generation.spaces.items()):
             if space.layer.null != "moments":
@@ -93,9 +105,7 @@ class Calibrator:
         nulls = CorpusNulls(version, spaces, None, n_docs)
         weights, cloze = self._weights(generation, shards, nulls, probes, dict(documents))
         nulls = replace(nulls, weights=weights, cloze=cloze)
-        nulls = replace(nulls, answerability=self._answerability(generation, shards, nulls, documents))
-        nulls = replace(nulls, fused=self._fused(generation, shards, nulls, shuffled))
-        return json.dumps(nulls.to_json(), sort_keys=True).encode()
+        return self._learn(generation, shards, nulls, documents, candidates).to_bytes()
 
     def _prepare(self, generation: Generation, space: Space, text: str) -> SpaceQuery | None:
         query = space.layer.prepare(Request(text), generation.statistics(space.name))
@@ -178,6 +188,76 @@ class Calibrator:
             dict(zip(names, np.round(reciprocal / len(kept), 6).tolist(), strict=True)),
         )
 
+    def _learn(
+        self,
+        generation: Generation,
+        shards: list[Shard],
+        nulls: CorpusNulls,
+        documents: list[tuple[bytes, bytes]],
+        probes: tuple[Probe, ...],
+    ) -> CorpusNulls:
+        """The null of fused evidence, from words in senseless order; and what tells the corpus's own sentences and their parts, seen
+        without their words in the source, from such words, from sentences about something else, and from random strings."""
+        similar = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments"]
+        whole = [s for s in similar if s.name in nulls.spaces and not s.scope]
+        if not similar:
+            return nulls
+        kept, masked = masked_documents(probes, dict(documents))
+        own = [*kept, *shorten(kept)]
+        words = WordOrder.fit(_texts(shards)) if whole and len(kept) >= MIN_EXAMPLES else None
+        # In length like sentences and like what people ask.
+        lengths = [*kept[::2], *shorten(kept)] or [*probes[::2], *shorten(probes)]
+        shuffled = shuffle_words(word_pools(documents), lengths, n_queries=max(len(lengths), N_EXAMPLES))
+        asked = [_Example("shuffled", text) for text in shuffled]
+        if words is not None:
+            sense = [probe for probe in lengths if probe.n_words >= MIN_SENSE]
+            common = words.frequent_of(word.lower() for probe in sense for word in words_of(probe.text))
+            asked += [_Example("topic", text) for text in swap_words(sense, common) + random_strings(len(sense) // 4)]
+            asked += [_Example("", probe.text, probe.source) for probe in own]
+        row = {masked.hashes[i].tobytes(): i for i in range(len(masked))}
+        readers = {space.name: _masked_reader(space, masked, shards) for space in whole} if words is not None else {}
+        names = [space.name for space in whole]
+
+        def look(example: _Example) -> tuple[float, Array | None]:
+            """The best evidence and the features of a query; without features where they are not wanted or nothing is asked."""
+            spaces = similar if example.kind == "shuffled" else whole
+            queries, found = self._search(generation, shards, spaces, example.text)
+            if found is None:
+                return 0.0, None
+            if example.source is not None:
+                # What the source says without the sentence stands in for it. No layer scores a unit 0 that matches.
+                mine = (found.hashes == np.frombuffer(example.source, np.uint8)).all(axis=1)
+                scores = found.scores.copy()
+                for j, query in enumerate(queries):
+                    hidden, rows = readers[query.space].scan(query)
+                    best = hidden[rows == row[example.source]].max(initial=-np.inf)
+                    scores[mine, j] = best if best != 0.0 else -np.inf
+                found = replace(found, scores=scores)
+            facts = [_fact(generation, query) for query in queries]
+            fused = fuse(found, facts, nulls, generation.root.n_docs)
+            best = float(fused.fused.max(initial=0.0))
+            if words is None or (example.kind == "shuffled" and count_words(example.text) < MIN_SENSE):
+                return best, None
+            return best, features(fused, facts, names, example.text, words.look(example.text, own=example.source is not None))
+
+        seen: dict[str, list[tuple[float, Array | None]]] = {}
+        with ThreadPoolExecutor(self.threads) as pool:
+            for i, (example, result) in enumerate(zip(asked, pool.map(look, asked), strict=True)):
+                seen.setdefault(example.kind, []).append(result)
+                self.report("what is answered here", i + 1, len(asked), "queries")
+        fused_null = FusedNull.fit(
+            [best for best, _ in seen.get("shuffled", [])],
+            [count_words(text) for text in shuffled],
+            generation.root.n_docs,
+            [space.name for space in similar],
+        )
+        learnt = None
+        if words is not None:
+            examples = {kind: np.array([x for _, x in results if x is not None]) for kind, results in seen.items()}
+            kinds = {"order": examples["shuffled"], "topic": examples["topic"]}
+            learnt = Answerability.fit(feature_names(names), names, examples[""], kinds, words, UNUSED)
+        return replace(nulls, fused=fused_null, answerability=learnt)
+
     def _search(
         self, generation: Generation, shards: list[Shard], spaces: list[Space], text: str
     ) -> tuple[list[SpaceQuery], Candidates | None]:
@@ -188,64 +268,34 @@ class Calibrator:
         plan = Plan(Everything(), tuple(queries), n_details=0, budget_s=60.0)
         return queries, merge([shard.search(plan, Budget(plan.budget_s)) for shard in shards], plan.n_candidates)
 
-    def _answerability(
-        self, generation: Generation, shards: list[Shard], nulls: CorpusNulls, documents: list[tuple[bytes, bytes]]
-    ) -> Answerability | None:
-        """What tells the corpus's own sentences and their parts, seen without their words in the source, from senseless ones."""
-        spaces = [s for _, s in sorted(generation.spaces.items()) if s.name in nulls.spaces and not s.scope]
-        kept, masked = masked_documents(choose_probes(documents, n_probes=N_EXAMPLES), dict(documents))
-        if not spaces or len(kept) < MIN_EXAMPLES:
-            return None
-        row = {masked.hashes[i].tobytes(): i for i in range(len(masked))}
-        around = [bytes(masked.content(i)).decode("utf-8", "replace") for i in range(len(masked))]
-        order = WordOrder.fit([*around, *(window(key, body) for key, body in documents if key not in row)])
-        parts = shorten(kept)
-        short = [part for part in parts if part.n_words >= MIN_SENSE]
-        common = set(order.words) if order is not None else set()
-        mixed = [*kept[::2], *short]  # in length like sentences and like what people ask
-        senseless = {
-            "order": shuffle_words(documents, mixed, b"sense", len(mixed)),
-            "topic": swap_words(mixed, common) + random_strings(len(mixed) // 4),
-        }
-        readers = {space.name: _masked_reader(space, masked, shards) for space in spaces}
-        names = [space.name for space in spaces]
-        asked = [("", probe.text, probe.source) for probe in (*kept, *parts)]
-        asked += [(kind, text, None) for kind, texts in senseless.items() for text in texts]
-        examples: dict[str, list[Array]] = {kind: [] for kind in ("", *senseless)}
-        for i, (kind, text, source) in enumerate(asked):
-            queries, found = self._search(generation, shards, spaces, text)
-            if found is not None:
-                if source is not None:
-                    # What the source says without the sentence stands in for it. No layer scores a unit 0 that matches.
-                    own = (found.hashes == np.frombuffer(source, np.uint8)).all(axis=1)
-                    scores = found.scores.copy()
-                    for j, query in enumerate(queries):
-                        hidden, rows = readers[query.space].scan(query)
-                        best = hidden[rows == row[source]].max(initial=-np.inf)
-                        scores[own, j] = best if best != 0.0 else -np.inf
-                    found = replace(found, scores=scores)
-                facts = [_fact(generation, query) for query in queries]
-                fused = fuse(found, facts, nulls, generation.root.n_docs)
-                examples[kind].append(features(fused, facts, names, text, order))
-            self.report("what is answered", i + 1, len(asked), "queries")
-        answered = np.array(examples.pop(""))
-        return Answerability.fit(feature_names(names), names, answered, {k: np.array(v) for k, v in examples.items()}, order)
 
-    def _fused(
-        self, generation: Generation, shards: list[Shard], nulls: CorpusNulls, shuffled: tuple[str, ...]
-    ) -> FusedNull | None:
-        """The null of fused evidence: the best hit of each senseless query, over the similarity spaces, by the fusion of searches."""
-        spaces = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments"]
-        if not spaces:
-            return None
-        best = []
-        for i, text in enumerate(shuffled):
-            queries, found = self._search(generation, shards, spaces, text)
-            if found is not None:
-                fused = fuse(found, [_fact(generation, query) for query in queries], nulls, generation.root.n_docs)
-                best.append(float(fused.fused.max()) if len(fused.fused) else 0.0)
-            self.report("null model of fused evidence", i + 1, len(shuffled), "queries")
-        return FusedNull.fit(best, generation.root.n_docs, [space.name for space in spaces])
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """A query of known kind: "shuffled" words, foreign to the "topic", or "" for the corpus's own, taken from the document `source`."""
+
+    kind: str
+    text: str
+    source: bytes | None = None
+
+
+def _texts(shards: list[Shard]) -> list[tuple[Array, Array, Array]]:
+    """Live documents for `WordOrder.fit`: all of them, or the first in the order of `rank_hashes` that 16 MB hold."""
+    views = [(view, rows) for shard in shards for view in shard.views if len(rows := np.flatnonzero(view.live_docs))]
+    sizes = [np.asarray(view.segment.documents.ends[rows] - view.segment.documents.starts[rows]) for view, rows in views]
+    if sum(int(s.sum()) for s in sizes) > MAX_BYTES:
+        order = rank_hashes(np.concatenate([view.segment.documents.hashes[rows] for view, rows in views]))
+        total = np.cumsum(np.concatenate(sizes)[order])
+        wanted = np.zeros(len(order), bool)
+        wanted[order[: np.searchsorted(total, MAX_BYTES) + 1]] = True
+        parts = np.split(wanted, np.cumsum([len(rows) for _, rows in views])[:-1])
+        views = [(view, rows[part]) for (view, rows), part in zip(views, parts, strict=True)]
+    texts = []
+    for view, rows in views:
+        documents = view.segment.documents
+        starts = np.asarray(documents.starts[rows], np.int64)
+        # of one huge document the beginning is enough
+        texts.append((np.asarray(documents.text), starts, np.minimum(documents.ends[rows], starts + MAX_BYTES).astype(np.int64)))
+    return texts
 
 
 def _fact(generation: Generation, query: SpaceQuery) -> SpaceFacts:

@@ -33,6 +33,7 @@ from shards.generation import Generation
 from shards.layers.contract import Request, Resources
 from shards.manifest import latest_generation, list_corpora
 from shards.plan import Plan, SpaceQuery
+from shards.probes import count_words
 from shards.shard import Space
 from shards.types import N_CANDIDATES, Budget, Candidates, Detail
 
@@ -241,7 +242,8 @@ class Coordinator:
         if found is not None:
             facts = self._facts(generation, prepared, found)
             silent = [n for n, reason in reasons.items() if reason == NOTHING_TO_ASK and not generation.spaces[n].scope]
-            fused = fuse(found, facts, generation.nulls, generation.root.n_docs, silent)
+            n_words = count_words(request.query) or None
+            fused = fuse(found, facts, generation.nulls, generation.root.n_docs, silent, n_words)
             explicit = bool(request.forms) or request.layers != "auto"
             verdict, why = judge(fused, facts, generation.nulls, explicit=explicit, text=request.query)
         _lap(timings, "fuse", mark)

@@ -113,11 +113,13 @@ def fuse(
     nulls: CorpusNulls | None,
     n_docs: int,
     silent: Collection[str] = (),
+    n_words: int | None = None,
 ) -> Fused:
     """Sums evidence over spaces: F = sum of weight x surprise, missing and unmatched counting 0.
 
     candidates: merged; spaces: in the plan's order; nulls: None for a corpus that has none yet; n_docs: live documents; silent:
-    similarity spaces that were to be asked but had nothing to ask (`Layer.prepare` gave None): their evidence is 0.
+    similarity spaces that were to be asked but had nothing to ask (`Layer.prepare` gave None): their evidence is 0. n_words: length of
+    the query, by which the E of fused evidence goes; None: it has no words.
     Spaces are summed in the order of their names, so that the plan's order does not change a bit.
     """
     n, s = candidates.scores.shape
@@ -165,7 +167,7 @@ def fuse(
     asked = {space.name for space in spaces if space.null == "moments"}
     fitted = nulls.fused if nulls is not None else None
     if fitted is not None and asked <= set(fitted.spaces) <= asked | set(silent):
-        log_evalues, fused_null = fitted.log_evalue(fused, n_docs), "gumbel"
+        log_evalues, fused_null = fitted.log_evalue(fused, n_docs, n_words), "gumbel"
     else:
         # an exact space is silent on most queries: it takes part where it has a match
         part = weights * (similar | (surprises > 0).any(axis=0))

@@ -16,6 +16,7 @@ from serve.answerable import features
 from serve.evidence import Fused, SpaceFacts
 from shards.nulls import N_NEAR, CorpusNulls
 from shards.probes import count_words
+from shards.word_order import WordFacts
 
 Verdict = Literal["strong", "weak", "none"]
 
@@ -76,7 +77,8 @@ def answer_margins(
         return {}
     if not all(space.whole and space.n_units >= WHOLE * nulls.spaces[name].n_units for name, space in asked.items()):
         return {}
-    return learnt.margins(features(fused, spaces, learnt.spaces, text, learnt.order))
+    words = learnt.words.look(text) if learnt.words is not None else WordFacts()
+    return learnt.margins(features(fused, spaces, learnt.spaces, text, words))
 
 
 def judge(

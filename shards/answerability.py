@@ -6,8 +6,9 @@ another: one line between all three kinds and the answered refuses fewer of eith
 is the arithmetic.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ class Answerability:
     """names: of the features. spaces: the similarity spaces that they come from, sorted.
 
     centre, scale: of each feature. tests: by the kind of nonsense, one coefficient per feature. thresholds: of each test; below, the
-    query resembles this kind of nonsense. order: of the corpus's words, None where the sample was too small.
+    query resembles this kind of nonsense. words: what the corpus has of words and their neighbours, None where it is too small.
     """
 
     names: tuple[str, ...]
@@ -35,7 +36,7 @@ class Answerability:
     scale: tuple[float, ...]
     tests: Mapping[str, tuple[float, ...]]
     thresholds: Mapping[str, float]
-    order: WordOrder | None
+    words: WordOrder | None
 
     def margins(self, features: Array) -> dict[str, float]:
         """How far above its threshold each test is, in nats of its log odds. features: (f,) float64."""
@@ -49,9 +50,14 @@ class Answerability:
         spaces: Sequence[str],
         answered: Array,
         senseless: Mapping[str, Array],
-        order: WordOrder | None,
+        words: WordOrder | None = None,
+        unused: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> "Answerability | None":
-        """answered: (n, f) float64 features of queries that are; senseless: of each kind that is not. None for too few."""
+        """answered: (n, f) float64 features of queries that are; senseless: of each kind that is not. None for too few.
+
+        unused: features that a test must not look at, because its examples of nonsense differ from the answered in how they were
+        made: sentences with swapped words have neighbours that no sentence has, and no question about something else would.
+        """
         if min(map(len, (answered, *senseless.values()))) < MIN_EXAMPLES:
             return None
         centre = np.round(answered.mean(axis=0), _DIGITS)
@@ -59,23 +65,23 @@ class Answerability:
         values = (answered - centre) / scale
         tests, thresholds = {}, {}
         for kind, examples in sorted(senseless.items()):
-            coefficients = np.round(_newton(values, (examples - centre) / scale), _DIGITS)
+            used = np.array([name not in unused.get(kind, ()) for name in names])
+            coefficients = np.zeros(len(names))
+            coefficients[used] = np.round(_newton(values[:, used], ((examples - centre) / scale)[:, used]), _DIGITS)
             tests[kind] = tuple(coefficients.tolist())
             thresholds[kind] = round(float(np.quantile(values @ coefficients, REFUSED)), _DIGITS)
-        return cls(tuple(names), tuple(spaces), tuple(centre.tolist()), tuple(scale.tolist()), tests, thresholds, order)
+        return cls(tuple(names), tuple(spaces), tuple(centre.tolist()), tuple(scale.tolist()), tests, thresholds, words)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
-        plain = {name: getattr(self, name) for name in self.__slots__ if name != "order"}
-        return plain | {"order": None if self.order is None else self.order.to_json()}
+        """JSON values of all but `words`, which are arrays."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "words"}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Answerability":
+    def from_json(cls, value: Mapping[str, Any], words: WordOrder | None) -> "Answerability":
         """What `to_json` gave."""
         lists = {name: tuple(value[name]) for name in ("names", "spaces", "centre", "scale")}
         tests = {kind: tuple(coefficients) for kind, coefficients in value["tests"].items()}
-        order = None if value["order"] is None else WordOrder.from_json(value["order"])
-        return cls(**lists, tests=tests, thresholds=dict(value["thresholds"]), order=order)
+        return cls(**lists, tests=tests, thresholds=dict(value["thresholds"]), words=words)
 
 
 def _newton(answered: Array, senseless: Array) -> Array:

@@ -3,7 +3,6 @@
 Hosts open its shards; coordinators its statistics. Everything here is a cache over write-once files.
 """
 
-import json
 import logging
 import threading
 from collections.abc import Iterable
@@ -151,5 +150,6 @@ class Generation:
             return None
         from shards.nulls import CorpusNulls
 
-        return CorpusNulls.from_json(json.loads(check(self.store.read(self.root.nulls.name), self.root.nulls, self.store)))
+        data = check(self.store.read(self.root.nulls.name), self.root.nulls, self.store)
+        return CorpusNulls.from_bytes(data, f"File {self.root.nulls.name!r} in store {self.store.url}")
 

@@ -10,6 +10,7 @@ a corpus (segments, shards; `scan` of a layer's reader gives canonical scores):
 `fit_space` then makes the small table that turns z into surprise. Formulas: EVIDENCE.md section 9, steps 1, 2, 4 and 8.
 """
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,17 +19,22 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr
 
+from shards import arrays as array_files
 from shards.answerability import Answerability
 from shards.probes import N_PROBES
 from shards.types import Array, Moments, merge_moments
+from shards.word_order import WordOrder
 
 MIN_UNITS = 30  # below, a table of z would be a table of accidents: surprise comes from the normal tail instead
 MIN_SD = 1e-6
+MIN_BETA = 0.05  # nats, of fused evidence
+TYPICAL_WORDS = 8  # how long a query is held to be that has no words
+_DIGITS = 6  # kept of what is learnt of fused evidence
 TAIL_P = 1e-3  # above this quantile the table gives way to an exponential
 MIN_TAIL = 30  # … or above so many observations, so that a small corpus has a mean excess too
 MIN_KNOWN_ITEMS = 8  # with fewer known items nothing was measured, and a space counts as good
 N_NEAR = 64  # probes of similar length that a query is compared with: enough to see a p of 1 / 65
-FORMAT = 1
+FORMAT = 2
 
 # Bins are even in asinh(z): even (1/64) around 0, logarithmic (1.6 %) far out, where a rare word stands 1,000 sd above the
 # mean. 0 is the middle of a bin, so that constant scores do not fall to either side by rounding.
@@ -324,40 +330,63 @@ def fit_space(
 
 @dataclass(frozen=True, slots=True)
 class FusedNull:
-    """What fused evidence the best hit of a senseless query has: a Gumbel distribution.
+    """What fused evidence the best hit of a senseless query has: a Gumbel distribution that depends on the query's length.
 
-    mu: its mode, beta: its scale, both in nats. n_docs: documents of the corpus when it was fitted. spaces: the similarity
-    spaces that were asked, in order of name; the sum over others has another distribution.
+    x is the ln of the query's words, at most `max_words`. mean: of evidence, mean[0] + mean[1] x + mean[2] x^2; log_scale: of its
+    spread, exp(log_scale[0] + log_scale[1] x), both in nats; mu, beta: mode and scale of what is left, (evidence - mean) / spread.
+    (One spread for all lengths would be three times too small for two words and twice too large for forty.)
+    n_docs: documents of the corpus when it was fitted. spaces: the similarity spaces that were asked, in order of name; the sum
+    over others has another distribution. max_words: of the longest query of the fit.
     """
 
+    mean: tuple[float, ...]
+    log_scale: tuple[float, ...]
     mu: float
     beta: float
     n_docs: int
     spaces: tuple[str, ...]
+    max_words: int
 
     @classmethod
-    def fit(cls, best: Sequence[float] | Array, n_docs: int, spaces: Iterable[str]) -> "FusedNull | None":
-        """By L-moments (Hosking 1990) from the best fused evidence of each shuffled query; None for fewer than 8.
+    def fit(
+        cls, best: Sequence[float] | Array, n_words: Sequence[int] | Array, n_docs: int, spaces: Iterable[str]
+    ) -> "FusedNull | None":
+        """From the best fused evidence of each senseless query and its length; None for fewer than 8.
 
-        beta has a floor of 0.05 nats: where no space says anything about senseless words, one nat must not be a miracle of
-        e^-1000.
+        The mean by least squares, the spread from the logarithms of what that leaves, the mean again with weights, and the Gumbel by
+        L-moments (Hosking 1990). Of fewer than three lengths less is learnt.
         """
-        values = np.sort(np.asarray(best, np.float64))
+        values, lengths = np.asarray(best, np.float64), np.maximum(np.asarray(n_words, np.int64), 1)
         n = len(values)
         if n < MIN_KNOWN_ITEMS:
             return None
-        b0 = float(values.mean())
-        b1 = float((np.arange(n) * values).sum() / (n * (n - 1)))
-        beta = max((2.0 * b1 - b0) / math.log(2.0), 0.05)
-        return cls(b0 - np.euler_gamma * beta, beta, n_docs, tuple(sorted(spaces)))
+        terms = min(len(np.unique(lengths)), 3)
+        design = np.log(lengths)[:, None] ** np.arange(terms)
+        mean = _least_squares(design, values)
+        left = np.log(np.maximum(np.abs(values - design @ mean), MIN_BETA))
+        log_scale = _least_squares(design[:, :2], left)
+        weight = np.exp(-(design[:, :2] @ log_scale))
+        mean = _least_squares(design * weight[:, None], values * weight)
+        rest = np.sort((values - design @ mean) * weight)
+        b0 = float(rest.mean())
+        b1 = float((np.arange(n) * rest).sum() / (n * (n - 1)))
+        beta = max((2.0 * b1 - b0) / math.log(2.0), MIN_BETA)
+        mean, log_scale = tuple(mean.tolist()), tuple(log_scale.tolist())
+        return cls(mean, log_scale, b0 - np.euler_gamma * beta, beta, n_docs, tuple(sorted(spaces)), int(lengths.max()))
 
-    def log_evalue(self, fused: Array, n_docs: int) -> Array:
-        """ln E of fused evidence: the documents with so much that a senseless query would bring, at most all of them.
+    def log_evalue(self, fused: Array, n_docs: int, n_words: int | None = None) -> Array:
+        """ln E of fused evidence: the documents with so much that a senseless query of this length would bring, at most all of them.
 
-        n_docs: documents now; a corpus that grew since the fit moves mu by beta ln(N2 / N1), as for maxima of more draws.
+        n_docs: documents now; a corpus that grew since the fit moves the mode by scale x ln(N2 / N1), as for maxima of more draws.
+        n_words: None where the query has no words to count.
         """
-        mu = self.mu + self.beta * math.log(max(n_docs, 1) / max(self.n_docs, 1))
-        return np.minimum((mu - fused) / self.beta, math.log(max(n_docs, 1)))
+        x = math.log(max(min(n_words or TYPICAL_WORDS, self.max_words), 1))
+        mean, log_scale = (sum(c * x**k for k, c in enumerate(cs)) for cs in (self.mean, self.log_scale))
+        scale = math.exp(log_scale)
+        # Where no space says anything about senseless words, one nat must not be a miracle of e^-1000.
+        log_e = (mean + scale * self.mu - fused) / max(scale * self.beta, MIN_BETA)
+        grown = math.log(max(n_docs, 1) / max(self.n_docs, 1))
+        return np.minimum(log_e + grown, math.log(max(n_docs, 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,29 +411,56 @@ class CorpusNulls:
         """What a similarity space counts before the query is looked at."""
         return self.weights.get(space, self.spaces[space].gate if space in self.spaces else 1.0)
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values; see `SpaceNull.to_json`."""
-        fused = None if self.fused is None else asdict(self.fused) | {"spaces": list(self.fused.spaces)}
+    def to_bytes(self) -> bytes:
+        """One array file: what is counted of words as arrays, the rest as JSON in its metadata."""
+        fused = None if self.fused is None else asdict(self.fused)
         spaces = {name: self.spaces[name].to_json() for name in sorted(self.spaces)}
-        answerability = None if self.answerability is None else self.answerability.to_json()
-        learnt = {"weights": dict(sorted(self.weights.items())), "cloze": dict(sorted(self.cloze.items())), "answerability": answerability}
-        return {"format": FORMAT, "version": self.version, "n_docs": self.n_docs, "fused": fused, "spaces": spaces, **learnt}
+        learnt = self.answerability
+        value = {
+            "format": FORMAT,
+            "version": self.version,
+            "n_docs": self.n_docs,
+            "fused": fused,
+            "spaces": spaces,
+            "weights": dict(sorted(self.weights.items())),
+            "cloze": dict(sorted(self.cloze.items())),
+            "answerability": None if learnt is None else learnt.to_json(),
+        }
+        words = learnt.words.to_arrays() if learnt is not None and learnt.words is not None else {}
+        return array_files.dump(words, {"nulls": json.dumps(value, sort_keys=True, allow_nan=False)})
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "CorpusNulls":
-        """What `to_json` gave, to the bit. Raises ValueError for a format that this build cannot read."""
-        if value.get("format") != FORMAT:
-            raise ValueError(f"Null models have format {value.get('format')!r}; this build reads {FORMAT}. Refit them.")
-        fused, answerability = value["fused"], value.get("answerability")
+    def from_bytes(cls, data: bytes, what: str = "null models") -> "CorpusNulls":
+        """What `to_bytes` gave, to the bit; format 1, which was JSON alone, without its answerability.
+
+        what: names the file in errors. Raises Corrupt, and ValueError for a format that this build cannot read.
+        """
+        old = data.startswith(b"{")
+        words, metadata = ({}, {"nulls": data.decode()}) if old else array_files.parse(data, what)
+        value = json.loads(metadata["nulls"])
+        if value.get("format") not in ((1,) if old else (FORMAT,)):
+            raise ValueError(f"Null models have format {value.get('format')!r}; this build reads 1 and {FORMAT}. Refit them.")
+        fused, learnt = value["fused"], None if old else value["answerability"]
         return cls(
             value["version"],
             {name: SpaceNull.from_json(space) for name, space in value["spaces"].items()},
-            None if fused is None else FusedNull(**fused | {"spaces": tuple(fused["spaces"])}),
+            None if fused is None else _fused_null(fused),
             value["n_docs"],
             value.get("weights", {}),
             value.get("cloze", {}),
-            None if answerability is None else Answerability.from_json(answerability),
+            None if learnt is None else Answerability.from_json(learnt, WordOrder.from_arrays(words) if words else None),
         )
+
+
+def _least_squares(design: Array, values: Array) -> Array:
+    """Rounded, so that the last bits of a solver change nothing."""
+    return np.round(np.linalg.lstsq(design, values, rcond=None)[0], _DIGITS)
+
+
+def _fused_null(value: Mapping[str, Any]) -> FusedNull:
+    """From JSON; in format 1 there were only mu and beta, the same for all lengths."""
+    lists = {"mean": (0.0,), "log_scale": (0.0,), "max_words": 1} | dict(value)
+    return FusedNull(**{name: tuple(item) if isinstance(item, list) else item for name, item in lists.items()})
 
 
 def needs_refit(nulls: CorpusNulls | None, n_docs: int) -> bool:

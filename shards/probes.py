@@ -172,22 +172,29 @@ def random_strings(n_queries: int, salt: bytes = b"") -> tuple[str, ...]:
     return tuple(queries)
 
 
+def word_pools(documents: Iterable[tuple[bytes, bytes | memoryview]], salt: bytes = b"") -> list[list[str]]:
+    """The words of each document's window, of those that have any: what `shuffle_words` draws from.
+
+    documents: (content hash, rendition) in the order of `rank_hashes`, more of them than probes where there are more.
+    """
+    return [words for key, body in documents if (words := words_of(window(key, body, salt)))]
+
+
 def shuffle_words(
-    documents: Sequence[tuple[bytes, bytes | memoryview]], probes: Sequence[Probe], salt: bytes = b"", n_queries: int = N_PROBES
+    pools: Sequence[Sequence[str]], probes: Sequence[Probe], salt: bytes = b"", n_queries: int = N_PROBES
 ) -> tuple[str, ...]:
     """Queries that mean nothing, for what chance alone brings: each word from a random place of a random document.
 
-    documents: (content hash, rendition) in the order of `rank_hashes`, more of them than probes where there are more.
     The i-th query has as many words as the i-th probe (modulo their number). No probes or no words: no queries.
     """
-    pools = [words for key, body in documents if (words := _WORD.findall(window(key, body, salt)))]
     if not pools or not probes:
         return ()
     queries = []
     for i in range(n_queries):
         words = []
         for j in range(probes[i % len(probes)].n_words):
-            pool = pools[_draw(salt, b"document", i, j) % len(pools)]
-            words.append(pool[_draw(salt, b"word", i, j) % len(pool)])
+            drawn = _draw(salt, b"word", i, j)
+            pool = pools[(drawn >> 32) % len(pools)]
+            words.append(pool[(drawn & 0xFFFFFFFF) % len(pool)])
         queries.append(" ".join(words))
     return tuple(queries)

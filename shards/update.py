@@ -397,7 +397,7 @@ class Updater:
         data = self.calibrate(opened)
         if data is None:
             return root
-        file = FileRef.of(f"nulls/{hashlib.sha256(data).hexdigest()[:24]}.json", data)
+        file = FileRef.of(f"nulls/{hashlib.sha256(data).hexdigest()[:24]}.safetensors", data)
         self.store.write(file.name, data)
         return root.model_copy(
             update={

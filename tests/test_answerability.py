@@ -1,4 +1,4 @@
-"""Answered or nonsense: a regression with a hand-made separation, the order of words, and what the verdict makes of both."""
+"""Answered or nonsense: a regression with a hand-made separation, and what the verdict makes of both."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from serve.evidence import fuse
 from serve.verdict import judge
 from shards.answerability import MIN_EXAMPLES, REFUSED, Answerability
 from shards.probes import Probe, random_strings, swap_words
-from shards.word_order import MIN_WORDS, WordOrder
+from shards.word_order import WordFacts
 
 
 def kinds(n=200, seed=4):
@@ -23,7 +23,7 @@ def kinds(n=200, seed=4):
 
 def fitted(**changes):
     answered, senseless = kinds()
-    return Answerability.fit(["a", "b"], ["bm25"], changes.get("answered", answered), changes.get("senseless", senseless), None)
+    return Answerability.fit(["a", "b"], ["bm25"], changes.get("answered", answered), changes.get("senseless", senseless))
 
 
 def test_each_kind_of_nonsense_is_refused_by_its_own_test():
@@ -59,41 +59,19 @@ def test_a_constant_feature_says_nothing():
     def wide(a):
         return np.column_stack([a, np.ones(len(a))])
 
-    learnt = Answerability.fit(["a", "b", "c"], ["bm25"], wide(answered), {k: wide(v) for k, v in senseless.items()}, None)
+    learnt = Answerability.fit(["a", "b", "c"], ["bm25"], wide(answered), {k: wide(v) for k, v in senseless.items()})
     assert learnt.tests["order"][2] == learnt.tests["topic"][2] == 0.0
-
-
-def sentences(n=4_000):
-    colours = ["red", "green", "blue", "grey"]
-    return [f"the {colours[i % 4]} of the {colours[i // 4 % 4]} is a {colours[i // 16 % 4]}" for i in range(n)]
-
-
-def test_words_in_the_corpus_order_score_above_the_same_words_in_another():
-    order = WordOrder.fit(sentences())
-    assert order.score("the red of the green is a blue")[0] > 0.5 > 0 > order.score("the the is of a a red of")[0]
-    assert order.score("the") == order.score("") == (0.0, 0.0)
-
-
-def test_unknown_words_speak_neither_for_nor_against_a_query():
-    order = WordOrder.fit(sentences())
-    assert order.score("socket timeout certificate") == (0.0, 0.0)
-
-
-def test_mean_and_sum_of_the_order_agree():
-    mean, total = WordOrder.fit(sentences()).score("the red of the")
-    assert np.isclose(total, mean * 3 / 3**0.5)
-
-
-def test_a_small_sample_shows_no_order():
-    assert WordOrder.fit(["some words"] * (MIN_WORDS // 2 - 1)) is None
 
 
 def test_what_was_learnt_survives_json():
     learnt = fitted()
-    learnt = Answerability(*(getattr(learnt, n) for n in learnt.__slots__[:-1]), WordOrder.fit(sentences()))
-    again = Answerability.from_json(json.loads(json.dumps(learnt.to_json())))
-    assert again.to_json() == learnt.to_json()
-    assert again.order.score("the red of") == learnt.order.score("the red of")
+    assert Answerability.from_json(json.loads(json.dumps(learnt.to_json())), None) == learnt
+
+
+def test_a_test_learns_nothing_from_what_it_must_not_look_at():
+    answered, senseless = kinds()
+    learnt = Answerability.fit(["a", "b"], ["bm25"], answered, senseless, unused={"topic": {"b"}})
+    assert learnt.tests["topic"][1] == 0.0 != learnt.tests["order"][1]
 
 
 def test_swapped_sentences_keep_common_words_and_know_no_own_rare_one():
@@ -137,8 +115,11 @@ def judged(scores, nulls, spaces=SPACES, silent=(), **more):
 def test_features_have_the_names_they_are_learnt_under():
     fused = fuse(candidates([[3.0, 1.0], [-np.inf, 2.0]], [MOMENTS, MOMENTS]), SPACES, NULLS, N_DOCS)
     half = [replace(SPACES[0], most=6.0), SPACES[1]]
-    values = dict(zip(feature_names(("bm25", "dense")), features(fused, half, ("bm25", "dense"), "two words", None), strict=True))
+    facts = features(fused, half, ("bm25", "dense"), "two words", WordFacts(pair_sum=-2.5, unknown=0.5))
+    values = dict(zip(feature_names(("bm25", "dense")), facts, strict=True))
     assert values["bm25 near"] == 0.5 and values["dense near"] == 2.0 and values["length"] == np.log(2)
+    assert values["bm25 top 10 near"] == 0.5 and values["dense top 10 near"] == 1.5
+    assert values["pair order sum"] == -2.5 and values["unknown words"] == 0.5
     assert values["dense best in bm25"] == 0.0 and values["bm25 best in dense"] == fused.surprises[0, 1]
     assert values["dense top 10 in bm25"] == fused.surprises[:, 0].mean()
 

@@ -34,7 +34,7 @@ def space_null(seed, lift=8.0):
 NULLS = CorpusNulls(
     1,
     {"bm25": space_null(1), "dense": space_null(2), "junk": space_null(3, lift=0.0)},
-    FusedNull(8.0, 1.5, N_DOCS, ("bm25", "dense")),
+    FusedNull((0.0,), (0.0,), 8.0, 1.5, N_DOCS, ("bm25", "dense"), 1),
     N_DOCS,
 )
 MOMENTS = Moments(N_DOCS, 0.0, float(N_DOCS))  # z is the score

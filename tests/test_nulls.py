@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import gumbel_r, kstest, norm
 
+from shards.errors import Corrupt
 from shards.nulls import (
     MIN_KNOWN_ITEMS,
     CorpusNulls,
@@ -218,41 +219,68 @@ def test_signal_evalue_is_p_times_units():
 
 
 def test_gumbel_fit_by_hand_and_its_growth():
-    fit = FusedNull.fit(np.arange(8.0), 1000, ["b", "a"])
+    fit = FusedNull.fit(np.arange(8.0), [5] * 8, 1000, ["b", "a"])
     beta = (2 * 2.5 - 3.5) / math.log(2)  # b0 = 3.5, b1 = sum i x_i / (7 * 8) = 140 / 56
-    assert (fit.beta, fit.mu) == pytest.approx((beta, 3.5 - np.euler_gamma * beta))
-    assert fit.spaces == ("a", "b")
-    assert fit.log_evalue(np.array([fit.mu, fit.mu + 2 * beta]), 1000) == pytest.approx([0.0, -2.0])
-    assert fit.log_evalue(np.array([fit.mu + 2 * beta]), 10_000) == pytest.approx([-2.0 + math.log(10)])
+    mu = 3.5 - np.euler_gamma * beta
+    assert fit.mean == (3.5,) and fit.spaces == ("a", "b") and fit.max_words == 5
+    for n_words in (1, 5, 80, None):  # of one length nothing is learnt about others
+        assert fit.log_evalue(np.array([mu, mu + 2 * beta]), 1000, n_words) == pytest.approx([0.0, -2.0])
+    assert fit.log_evalue(np.array([mu + 2 * beta]), 10_000) == pytest.approx([-2.0 + math.log(10)])
     assert fit.log_evalue(np.array([-1e9]), 1000) == pytest.approx([math.log(1000)])
-    assert FusedNull.fit(np.arange(7.0), 1000, []) is None
-    assert FusedNull.fit(np.zeros(20), 1000, []).log_evalue(np.array([0.0]), 1000)[0] >= -1.0
+    assert FusedNull.fit(np.arange(7.0), [5] * 7, 1000, []) is None
+    assert FusedNull.fit(np.zeros(20), [5] * 20, 1000, []).log_evalue(np.array([0.0]), 1000)[0] >= -1.0
 
 
 def test_fused_evalue_of_null_maxima_is_calibrated():
     print("seed 5")
     rng = np.random.default_rng(5)
-    fit = FusedNull.fit(gumbel_r.rvs(12, 1.7, 128, random_state=rng), 1000, [])
+    fit = FusedNull.fit(gumbel_r.rvs(12, 1.7, 128, random_state=rng), [8] * 128, 1000, [])
     e = np.exp(fit.log_evalue(gumbel_r.rvs(12, 1.7, 5000, random_state=rng), 1000))
     assert kstest(-np.expm1(-e), "uniform").statistic < 0.1
+
+
+def test_fused_evalue_is_calibrated_for_every_length():
+    print("seed 6")
+    rng = np.random.default_rng(6)
+
+    def evidence(n_words):  # as measured: short queries vary most
+        x = np.log(n_words)
+        return gumbel_r.rvs(8 + 1.1 * x - 0.4 * x * x, 2.6 * np.exp(-0.35 * x), random_state=rng)
+
+    lengths = np.tile([1, 2, 3, 4, 6, 8, 12, 20, 30, 40], 40)
+    fit = FusedNull.fit(evidence(lengths), lengths, 1000, [])
+    for n_words in (2, 8, 40):
+        e = np.exp(fit.log_evalue(evidence(np.full(2000, n_words)), 1000, n_words))
+        assert kstest(-np.expm1(-e), "uniform").statistic < 0.12
+    assert fit.log_evalue(np.array([9.0]), 1000, 400) == fit.log_evalue(np.array([9.0]), 1000, 40)
 
 
 def test_json_round_trip_is_exact_and_small():
     scores, rows, sources = random_space(2, n_probes=128, n_units=2000)
     space = fit(scores, rows, sources, home=range(1, 129))
     hollow = fit(scores, rows, [None] * 128)
-    nulls = CorpusNulls(7, {"dense": space, "bm25": hollow}, FusedNull(0.1 + 0.2, 1 / 3, 9, ("bm25", "dense")), 1000)
-    text = json.dumps(nulls.to_json(), allow_nan=False)
-    back = CorpusNulls.from_json(json.loads(text))
-    assert json.dumps(back.to_json(), allow_nan=False) == text
+    fused = FusedNull((0.1, 0.2), (1 / 7, -0.3), 0.1 + 0.2, 1 / 3, 9, ("bm25", "dense"), 40)
+    nulls = CorpusNulls(7, {"dense": space, "bm25": hollow}, fused, 1000)
+    back = CorpusNulls.from_bytes(nulls.to_bytes())
+    assert back.to_bytes() == nulls.to_bytes()
     assert (back.version, back.n_docs, back.fused) == (7, 1000, nulls.fused)
     for name, null in nulls.spaces.items():
         for field in SpaceNull.__slots__:
             assert np.array_equal(getattr(back.spaces[name], field), getattr(null, field), equal_nan=True), field
         assert len(json.dumps(null.to_json())) < 65_536
-    assert CorpusNulls.from_json(CorpusNulls(1, {}, None, 0).to_json()).fused is None
+    assert CorpusNulls.from_bytes(CorpusNulls(1, {}, None, 0).to_bytes()).fused is None
     with pytest.raises(ValueError, match="Refit"):
-        CorpusNulls.from_json({"format": 99})
+        CorpusNulls.from_bytes(b'{"format": 99}')
+    with pytest.raises(Corrupt, match="null models is not a readable array file"):
+        CorpusNulls.from_bytes(b"cut short")
+
+
+def test_null_models_of_format_1_are_read_without_what_told_nonsense():
+    fused = {"mu": 8.0, "beta": 1.5, "n_docs": 9, "spaces": ["bm25"]}
+    old = {"format": 1, "version": 3, "n_docs": 9, "fused": fused, "spaces": {}, "weights": {"bm25": 1.0}, "answerability": {"names": []}}
+    nulls = CorpusNulls.from_bytes(json.dumps(old).encode())
+    assert nulls.answerability is None and nulls.weights == {"bm25": 1.0}
+    assert nulls.fused.log_evalue(np.array([8.0, 9.5]), 9, 30).tolist() == [0.0, -1.0]
 
 
 def test_the_largest_table_stays_below_64_kb():

@@ -15,6 +15,7 @@ from shards.probes import (
     sentences,
     shorten,
     shuffle_words,
+    word_pools,
 )
 
 
@@ -94,14 +95,16 @@ def test_of_a_long_document_one_window_is_read_even_if_it_cuts_a_character():
 def test_shuffled_queries_have_the_lengths_of_probes_and_words_of_many_documents():
     documents = corpus(40)
     probes = choose_probes(documents, b"salt", 5)
-    queries = shuffle_words(documents, probes, b"salt", 12)
-    assert queries == shuffle_words(documents, probes, b"salt", 12)
+    pools = word_pools(documents, b"salt")
+    queries = shuffle_words(pools, probes, b"salt", 12)
+    assert queries == shuffle_words(pools, probes, b"salt", 12)
     assert len(set(queries)) == 12
     assert [count_words(query) for query in queries] == [probes[i % 5].n_words for i in range(12)]
     vocabulary = set(b" ".join(body for _, body in documents).decode().replace(".", " ").split())
     assert {word for query in queries for word in query.split()} <= vocabulary
-    assert shuffle_words([(b"k" * 20, b"...")], probes) == ()
-    assert shuffle_words(documents, ()) == ()
+    assert word_pools([(b"k" * 20, b"...")]) == []
+    assert shuffle_words([], probes) == ()
+    assert shuffle_words(pools, ()) == ()
 
 
 def test_parts_of_probes_have_one_to_eight_words_and_keep_their_source():

@@ -107,7 +107,7 @@ def test_queries_like_the_probes_are_seldom_refused_and_foreign_ones_mostly():
     """Best scores of 400 documents: at home they are as the probes' own; foreign ones lack the best tenth of all scores."""
     print("seed 9")
     rng = np.random.default_rng(9)
-    nulls = CorpusNulls(1, NULLS.spaces, FusedNull(9.0, 1.5, N_DOCS, ("bm25", "dense")), N_DOCS)
+    nulls = CorpusNulls(1, NULLS.spaces, FusedNull((0.0,), (0.0,), 9.0, 1.5, N_DOCS, ("bm25", "dense"), 1), N_DOCS)
     home = [verdict(rng.normal(0, 1, (N_DOCS, 2)), nulls=nulls) for _ in range(200)]
     assert home.count("none") <= 0.08 * 200  # level 0.05, seen with 64 probes a space
     assert home.count("strong") <= 0.05 * 200
