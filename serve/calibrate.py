@@ -45,7 +45,7 @@ from shards.word_order import MAX_BYTES, WordOrder
 logger = logging.getLogger(__name__)
 
 EVERYTHING = Everything()
-N_EXAMPLES = 2 * N_PROBES  # sentences that tell what is answered; as many senseless queries at least: KS 0.09 with 128, 0.06 with 256
+N_EXAMPLES = 3 * N_PROBES // 2  # sentences that tell what is answered; 256 make the verdict no better
 MIN_SENSE = 4  # words; fewer make sense in any order
 
 

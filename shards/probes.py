@@ -18,7 +18,7 @@ N_PROBES = 128  # a dial; EVIDENCE section 8: nDCG is flat from 16 to 256
 N_OFFERED = 4 * N_PROBES  # documents a shard offers: some have no sentence, and shuffled queries want many sources
 MIN_WORDS, MAX_WORDS = 5, 40  # shorter sentences say too little to be found again, longer ones are seldom asked
 MAX_SHORT = 8  # words; longer queries are compared with whole sentences
-WINDOW_BYTES = 4_096  # of a document only a window at a hashed place is read: dozens of sentences, 2 MB of 512 documents in all
+WINDOW_BYTES = 2_048  # of a document only a window at a hashed place is read: a dozen sentences, 1 MB of 512 documents in all
 
 # Scripts written without spaces count each character as a word: 5 to 40 of them are a sentence too.
 _WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_]+(?:['’\-][^\W_]+)*")
@@ -91,10 +91,13 @@ def sentences(text: str) -> list[str]:
         words = list(_WORD.finditer(piece))
         for first in range(0, len(words), MAX_WORDS):
             part = words[first : first + MAX_WORDS]
-            with_letters = sum(_LETTER.search(word.group()) is not None for word in part)
-            if len(part) >= MIN_WORDS and 2 * with_letters > len(part):
+            if len(part) >= MIN_WORDS and 2 * sum(_has_letter(word.group()) for word in part) > len(part):
                 found.append(piece[part[0].start() : part[-1].end()])
     return found
+
+
+def _has_letter(word: str) -> bool:
+    return word.isalpha() or (not word.isdecimal() and _LETTER.search(word) is not None)
 
 
 def window(document: bytes, rendition: bytes | memoryview, salt: bytes = b"") -> str:
