@@ -104,6 +104,11 @@ def _records(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield place, name, record
 
 
+def read_documents(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a BEIR corpus file, `title` and `text` being texts where they are there. Raises BadDataset."""
+    return (record for _, _, record in _records(path))
+
+
 def read_queries(path: Path) -> dict[str, str]:
     """Query id -> text: JSON lines of BEIR, TREC topics (`<top>` with `<num>` and `<title>`), or lines `id<TAB>text`, by content.
 

@@ -1,8 +1,9 @@
 """Measure rankings against judgements: every layer, every coupling of layers, dials side by side, and runs of other systems.
 
-The collection is a folder in BEIR layout (corpus.jsonl[.gz], queries.jsonl[.gz], qrels/SPLIT.tsv), which is indexed by the index
-job and searched by the engine that serves; or queries and judgements in files, over a corpus that is indexed already; or runs in
-files alone. Numbers follow trec_eval: nDCG@10 with linear gain, Recall@100, MAP, MRR, over the judged queries.
+The collection is a folder in BEIR layout (corpus.jsonl[.gz], queries.jsonl[.gz], qrels/SPLIT.tsv), or made of Python code
+(--docstrings): it is indexed by the index job and searched by the engine that serves. Or queries and judgements in files, over a
+corpus that is indexed already; or runs in files alone. Numbers follow trec_eval: nDCG@10 with linear gain, Recall@100, MAP, MRR,
+over the judged queries.
 """
 
 import argparse
@@ -25,9 +26,9 @@ import numpy as np
 if not __package__:  # run as a file: the project's root is where the packages are
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
-from jobs import datasets
+from jobs import datasets, docstrings, verdicts
 from jobs.datasets import BadDataset, Judged
-from jobs.metrics import METRICS, Comparison, Evaluation, Measured, compare, measure
+from jobs.metrics import METRICS, Comparison, Evaluation, Measured, Verdicts, compare, measure
 from jobs.progress import Progress
 from jobs.settings import Settings
 from shards.errors import BadSpec, SondageError
@@ -65,10 +66,18 @@ def parser() -> argparse.ArgumentParser:
     )
     what = p.add_argument_group("what is judged")
     what.add_argument("--dataset", type=Path, metavar="DIR", help="a folder in BEIR layout")
+    what.add_argument("--docstrings", nargs="?", type=Path, const=docstrings.standard_library(), metavar="DIR",
+                      help="instead, the Python functions in DIR (default: the standard library) without their docstrings, of which "
+                      "the first sentences are asked")  # fmt: skip
     what.add_argument("--split", default="test", help="which judgements: qrels/SPLIT.tsv (default: test)")
     what.add_argument("--queries", type=Path, metavar="FILE", help="BEIR's JSON lines, TREC topics, or lines id<TAB>text")
     what.add_argument("--qrels", type=Path, metavar="FILE", help="BEIR's three columns or TREC's four")
     what.add_argument("--limit", type=int, metavar="N", help="only the first N judged queries")
+    what.add_argument("--nonsense", nargs="?", type=int, const=100, metavar="N",
+                      help="also count the verdicts on N random strings, N queries of the corpus's own words in random order, and "
+                      "N titles (default: 100)")  # fmt: skip
+    what.add_argument("--foreign", action="append", default=[], type=Path, metavar="DIR",
+                      help="and on N queries of this other BEIR folder, which should find no answer here (repeatable)")  # fmt: skip
     where = p.add_argument_group("what is searched")
     where.add_argument("--store", help="where the index lies (default: with --dataset a folder in SONDAGE_CACHE, else SONDAGE_STORE)")
     where.add_argument("--corpus", help="name of the corpus (default: the collection's); without --dataset it is indexed already")
@@ -105,12 +114,16 @@ class _Ranking:
 
 def evaluate(args: argparse.Namespace, settings: Settings, progress: Progress) -> Evaluation:
     """The whole evaluation. Raises SondageError."""
+    if args.docstrings:
+        args = argparse.Namespace(**vars(args) | {"dataset": _made_of_code(args, settings)})
     judged = _judged(args)
     given: list[Measured] = []
     for path in args.compare:  # first: a file that cannot be read is told at once
         given += _given(path, judged)
     searched: list[Measured] = []
     about: dict[str, Any] = {}
+    kinds = _kinds(args, judged)
+    told: list[Verdicts] = []
     if args.dataset or args.corpus or args.http:
         specs = _specs(args)
         sweeps = [variant for text in args.sweep for variant in _sweep(text, specs)]
@@ -123,8 +136,11 @@ def evaluate(args: argparse.Namespace, settings: Settings, progress: Progress) -
             if sweeps:
                 rankings += _variants(f"{corpus}.sweep", _corpus(asked, f"{corpus}.sweep", text), sweeps)
             searched = [_ask(asked, ranking, judged, args.depth, progress) for ranking in rankings]
+            if kinds:
+                plain = _plain_search(asked, corpus, about, [spec.name for spec in specs])
+                told = verdicts.measure_verdicts(kinds, plain, progress)
     elif not given:
-        raise BadSpec("Nothing to evaluate. Give --dataset DIR; or --qrels with --queries and --corpus, or with --run FILE.")
+        raise BadSpec("Nothing to evaluate. Give --dataset DIR, or --docstrings; or --qrels with --queries and --corpus, or --run FILE.")
     if args.runs:
         for found in searched:
             datasets.write_run(args.runs / f"{re.sub(r'[^A-Za-z0-9._-]', '_', found.name)}.trec", found.run or {}, found.name)
@@ -142,10 +158,25 @@ def evaluate(args: argparse.Namespace, settings: Settings, progress: Progress) -
         runs=runs,
         variants=variants,
         comparisons=_comparisons(runs, args.seed) + _comparisons_in_sweeps(variants, args.seed),
+        verdicts=told,
     )
 
 
 # --- what is asked --------------------------------------------------------------------------------------------------------------
+
+
+def _made_of_code(args: argparse.Namespace, settings: Settings) -> Path:
+    """The folder in BEIR layout that `--docstrings` asks for, written anew: it takes seconds, and code changes."""
+    if args.dataset:
+        raise BadSpec("--dataset and --docstrings both name a collection. Give one of them.")
+    root = args.docstrings.expanduser().resolve()
+    if not root.is_dir():
+        raise BadDataset(f"There is no folder {root}. Name one with Python code, or none for the standard library.")
+    name = "stdlib" if root == docstrings.standard_library().resolve() else root.name
+    # one folder for each root: two of the same name must not overwrite each other
+    place = settings.cache.expanduser().absolute() / "evaluation" / "docstrings" / hashlib.sha256(str(root).encode()).hexdigest()[:16]
+    docstrings.write_collection(root, place / f"{name}-docstrings")
+    return place / f"{name}-docstrings"
 
 
 def _judged(args: argparse.Namespace) -> Judged:
@@ -169,9 +200,18 @@ def _judged(args: argparse.Namespace) -> Judged:
             queries = dict.fromkeys(qrels, "")
         judged = datasets.judged(args.corpus or args.qrels.stem, queries, qrels, args.qrels)
     else:
-        raise BadSpec("No judgements are given. Give --dataset DIR, or --qrels FILE.")
+        raise BadSpec("No judgements are given. Give --dataset DIR, --docstrings, or --qrels FILE.")
     kept = dict(itertools.islice(judged.queries.items(), args.limit))
     return Judged(judged.name, kept, {query: judged.qrels[query] for query in kept})
+
+
+def _kinds(args: argparse.Namespace, judged: Judged) -> dict[str, list[str]]:
+    """Queries whose right verdict is known; none where they were not asked for. Raises BadSpec."""
+    if args.nonsense is None and not args.foreign:
+        return {}
+    if not args.dataset or (args.nonsense or 1) < 1:
+        raise BadSpec("--nonsense N and --foreign DIR take N >= 1 and the documents of --dataset or --docstrings.")
+    return verdicts.questions(judged, datasets.find(args.dataset, "corpus.jsonl"), args.foreign, args.nonsense or 100)
 
 
 def _specs(args: argparse.Namespace) -> list[SpaceSpec]:
@@ -315,6 +355,15 @@ def _ask(asked: Asked, ranking: _Ranking, judged: Judged, depth: int, progress: 
         progress(f"asking {ranking.name}", i + 1, len(judged.queries), "queries")
     values = measure(run, judged.qrels, list(judged.queries))
     return Measured(ranking.name, ranking.kind, values, run, ms, verdicts, ranking.bytes, ranking.parameter, ranking.value)
+
+
+def _plain_search(asked: Asked, corpus: str, about: Mapping[str, Any], layers: Sequence[str]) -> Callable[[str], "SearchAnswer"]:
+    """A search of these layers as a user would ask for it, by name only where the corpus has others: whoever names layers wants
+    their matches, whatever the verdict."""
+    others = {layer["name"] for layer in about["layers"]} - set(layers)
+    named = {"layers": list(layers)} if layers and others else {}
+    fields = {"k": 1, "budget_ms": BUDGET_MS, "highlight": False, "keep_all": True, **named}
+    return lambda text: asked.search(text, corpus, **fields)
 
 
 def scores_of(answer: "SearchAnswer", depth: int) -> dict[str, float]:

@@ -131,9 +131,21 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What queries of one kind got, of which the right verdict is known: kind names it. counts: by verdict.
+
+    ks: how far 1 - exp(-E) of the best hits is from uniform (Kolmogorov-Smirnov statistic); None where it need not be.
+    """
+
+    kind: str
+    counts: Mapping[str, int]
+    ks: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """Everything that was measured on one judged collection. shards, docs, text_bytes: of the corpus that was searched, 0 where
-    only files were compared. depth: hits asked for, as far as recall and map look."""
+    only files were compared. depth: hits asked for, as far as recall and map look. verdicts: of queries that are not judged."""
 
     dataset: str
     shards: int
@@ -144,3 +156,4 @@ class Evaluation:
     runs: Sequence[Measured]
     variants: Sequence[Measured]
     comparisons: Sequence[Comparison]
+    verdicts: Sequence[Verdicts] = ()

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING
 
-from jobs.metrics import METRICS, Array, Comparison, Evaluation, Measured
+from jobs.metrics import METRICS, Array, Comparison, Evaluation, Measured, Verdicts
 from jobs.progress import amount
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def as_json(found: Evaluation) -> str:
         "text_bytes": found.text_bytes,
         "depth": found.depth,
         "tests": [asdict(comparison) for comparison in found.comparisons],
+        "verdicts": [asdict(verdicts) for verdicts in found.verdicts],
         "sweeps": [{"parameter": run.parameter, "value": run.value, **figures(run)} for run in found.variants],
     }
     return json.dumps(body, indent=1, ensure_ascii=False)
@@ -52,6 +53,16 @@ def _cells(run: Measured) -> list[str]:
     verdicts = " / ".join(str(run.verdicts.get(name, 0)) for name in ("strong", "weak", "none")) if run.verdicts else ""
     size = "" if run.bytes is None else amount(run.bytes, "bytes")
     return [*(f"{run.mean(metric):.4f}" for metric in METRICS), ms, size, verdicts]
+
+
+VERDICT_HEADS = ("queries whose verdict is known", "asked", "strong / weak / none", "none", "KS of E")
+
+
+def _verdict_cells(found: Verdicts) -> list[str]:
+    n = sum(found.counts.values())
+    counts = " / ".join(str(found.counts.get(name, 0)) for name in ("strong", "weak", "none"))
+    none = f"{100 * found.counts.get('none', 0) / max(n, 1):.1f} %"
+    return [found.kind, str(n), counts, none, "" if found.ks is None else f"{found.ks:.3f}"]
 
 
 def _title(found: Evaluation) -> str:
@@ -101,6 +112,16 @@ def print_tables(found: Evaluation, console: "Console | None" = None) -> None:
         console.print(tests, highlight=False)
 
 
+    if found.verdicts:
+        console.print()
+        verdicts = Table(box=None, header_style="bold", pad_edge=False)
+        for head in VERDICT_HEADS:
+            verdicts.add_column(head, justify="left" if head == VERDICT_HEADS[0] else "right", no_wrap=True)
+        for row in map(_verdict_cells, found.verdicts):
+            verdicts.add_row(*(cell.replace("[", r"\[") for cell in row))
+        console.print(verdicts, highlight=False)
+
+
 # --- HTML -----------------------------------------------------------------------------------------------------------------------
 
 STYLE = """
@@ -140,6 +161,10 @@ def as_html(found: Evaluation) -> str:
             caption = f"{c.a} less {c.b}: {c.wins} better, {c.losses} worse, {c.ties} the same. Point at a bar for its query."
             plot = differences(found.queries, values[c.a] - values[c.b])
             parts.append(f"<figure><figcaption>{escape(caption)}</figcaption>{plot}</figure>")
+    if found.verdicts:
+        parts.append("<h2>Verdicts</h2>")
+        parts.append(_html_table(VERDICT_HEADS, [_verdict_cells(verdicts) for verdicts in found.verdicts]))
+        parts.append("<p>Nonsense should be none, known items should not. KS: of 1 - exp(-E) against uniform, for senseless queries.</p>")
     return "\n".join(parts) + "</html>\n"
 
 

@@ -9,12 +9,14 @@ import time
 
 import pytest
 import uvicorn
+from scipy.stats import kstest
 from test_metrics import assert_same_as_ir_measures
 
 from jobs import cli, datasets, evaluate, report
 from jobs.datasets import BadDataset
 from jobs.metrics import METRICS, Evaluation, Measured, measure, ranking
 from jobs.settings import Settings
+from jobs.verdicts import distance_from_uniform
 from serve.http import create_app
 from serve.local import local_coordinator
 from serve.schema import EntryOut, SearchRequest
@@ -174,9 +176,44 @@ def test_runs_and_earlier_reports_are_compared(folder, run, tmp_path):
     assert found["runs"]["words"]["per_query"] == first["runs"]["words"]["per_query"] and found["shards"] == 0
 
 
+def test_python_code_is_a_collection_too(run, tmp_path):
+    code = tmp_path / "yard"
+    code.mkdir()
+    (code / "loom.py").write_text(
+        "".join(f'def {name}(x):\n    """{text}"""\n    return {name}_of(x)\n\n\n' for name, text in TOPICS.items())
+    )
+    exit_code, found, _, err = run("--docstrings", code, "--layers", TWO)
+    assert exit_code == 0, err
+    assert (found["dataset"], found["queries"], found["docs"]) == ("yard-docstrings", 4, 4)
+    assert found["runs"]["bm25"]["ndcg@10"] == 1.0  # the functions are named by words of their sentences
+    _, again, _, _ = run("--docstrings", code, "--layers", TWO)
+    assert again["runs"]["bm25"]["per_query"] == found["runs"]["bm25"]["per_query"]
+
+
 def test_a_limit_takes_the_first_judged_queries(folder, run):
     _, found, _, _ = run("--dataset", folder, "--layers", "bm25", "--limit", "2")
     assert list(found["runs"]["bm25"]["per_query"]["map"]) == ["1", "2"]
+
+
+def test_queries_whose_verdict_is_known_are_counted(folder, run, tmp_path):
+    other = tmp_path / "another sea"
+    other.mkdir()
+    (other / "queries.jsonl").write_text('{"_id": "1", "text": "qwzx vbnm"}\n{"_id": "2", "text": "the tide rises"}\n')
+    page = tmp_path / "page.html"
+    code, found, out, err = run("--dataset", folder, "--layers", "bm25", "--nonsense", 30, "--foreign", other, "--html", page)
+    assert code == 0, err
+    by_kind = {verdicts["kind"]: verdicts for verdicts in found["verdicts"]}
+    assert list(by_kind) == ["random strings", "shuffled words", "foreign: another sea"]  # titles of one word are no questions
+    assert sum(by_kind["random strings"]["counts"].values()) == 30 and by_kind["random strings"]["counts"]["strong"] == 0
+    assert by_kind["foreign: another sea"]["counts"]["none"] == 1
+    assert sum(by_kind["shuffled words"]["counts"].values()) == 30 and 0 < by_kind["shuffled words"]["ks"] <= 1
+    assert by_kind["random strings"]["ks"] is None
+    assert "foreign: another sea" in out and "foreign: another sea" in page.read_text()
+
+
+def test_distance_from_uniform_is_that_of_scipy():
+    values = [0.1, 0.15, 0.7, 1.0, 0.4]
+    assert distance_from_uniform(values) == pytest.approx(kstest(values, "uniform").statistic)
 
 
 def test_an_answer_without_verdict_keeps_its_hits_only_when_asked_to(folder, run, tmp_path):
@@ -267,13 +304,15 @@ def test_a_broken_archive_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ([], "Give --dataset DIR, or --qrels FILE"),
+    ([], "Give --dataset DIR, --docstrings, or --qrels FILE"),
     (["--dataset", "/nowhere"], "There is no folder /nowhere"),
     (["--dataset", "{folder}", "--split", "dev"], "Choose with --split from: test"),
     (["--dataset", "{folder}", "--couplings", "magic"], "Choose from: evidence"),
     (["--dataset", "{folder}", "--layers", "bm52"], "Unknown layer 'bm52'"),
     (["--dataset", "{folder}", "--layers", "bm25", "--sweep", "bm25.k2=1"], "Its dials are: "),
     (["--dataset", "{folder}", "--sweep", "bm25"], "LAYER.DIAL=A,B,C"),
+    (["--dataset", "{folder}", "--docstrings"], "--dataset and --docstrings both name a collection"),
+    (["--docstrings", "/nowhere"], "There is no folder /nowhere"),
     (["--dataset", "{folder}", "--limit", "0"], "--limit"),
     (["--qrels", "{folder}/qrels/test.tsv"], "Nothing to evaluate"),
     (["--qrels", "{folder}/qrels/test.tsv", "--corpus", "x"], "Searching needs queries"),
