@@ -461,8 +461,3 @@ def _fused_null(value: Mapping[str, Any]) -> FusedNull:
     """From JSON; in format 1 there were only mu and beta, the same for all lengths."""
     lists = {"mean": (0.0,), "log_scale": (0.0,), "max_words": 1} | dict(value)
     return FusedNull(**{name: tuple(item) if isinstance(item, list) else item for name, item in lists.items()})
-
-
-def needs_refit(nulls: CorpusNulls | None, n_docs: int) -> bool:
-    """Whether the corpus has changed by a tenth since its null models were fitted (EVIDENCE.md section 9: until then benign)."""
-    return nulls is None or abs(n_docs - nulls.n_docs) > 0.1 * nulls.n_docs

@@ -49,7 +49,8 @@ class Executor(Protocol):
 
 
 Report = Callable[[str, int, int, str], None]  # step, done, total, unit
-Calibrate = Callable[[Generation], bytes | None]  # null models of an unpublished generation, as JSON bytes
+Calibrate = Callable[[Generation], bytes | None]  # null models of an unpublished generation, as the bytes of their file
+NULLS_SUFFIX = ".2.safetensors"  # 2: their format, `shards.nulls.FORMAT`
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class Updater:
             s.name: s.space_id for s in parent.root.spaces
         }
         same_shards = parent is not None and tuple(s.buckets for s in parent.root.shards) == tuple(ranges)
-        if parent is not None and change.empty and same_spaces and same_shards:
+        if parent is not None and change.empty and same_spaces and same_shards and not self._outdated(parent.root):
             outcome.generation = parent.root.generation
             return
         with _timed(outcome, "build"):
@@ -198,6 +199,8 @@ class Updater:
             new_tree = self._tree(old_tree, change)
         root = self._root(options, parent, specs, pages, new_tree, change, old_source)
         if self.calibrate is not None and self._refit_due(options, parent, root, same_spaces):
+            if parent is not None and self._outdated(parent.root):
+                outcome.notes.append("An older version fitted the null models; this run has fitted them anew.")
             with _timed(outcome, "null models"):
                 root = self._fit(root)
         with _timed(outcome, "publish"):
@@ -386,10 +389,14 @@ class Updater:
         )
 
     def _refit_due(self, options: Options, parent: Generation | None, root: Root, same_spaces: bool) -> bool:
-        if parent is None or root.nulls is None or not same_spaces:
+        if parent is None or root.nulls is None or not same_spaces or self._outdated(root):
             return True
         at_fit = root.counters.get("docs_at_fit", 0)
         return abs(root.n_docs - at_fit) > options.refit * at_fit
+
+    def _outdated(self, root: Root) -> bool:
+        """Whether an older build fitted the null models, which cannot tell all that this one's can."""
+        return self.calibrate is not None and root.nulls is not None and not root.nulls.name.endswith(NULLS_SUFFIX)
 
     def _fit(self, root: Root) -> Root:
         """Fit null models on the generation about to be published, and name them in its root."""
@@ -397,7 +404,7 @@ class Updater:
         data = self.calibrate(opened)
         if data is None:
             return root
-        file = FileRef.of(f"nulls/{hashlib.sha256(data).hexdigest()[:24]}.safetensors", data)
+        file = FileRef.of(f"nulls/{hashlib.sha256(data).hexdigest()[:24]}{NULLS_SUFFIX}", data)
         self.store.write(file.name, data)
         return root.model_copy(
             update={

@@ -22,7 +22,6 @@ from shards.nulls import (
     log_signal_evalue,
     median_sd,
     merge_moments,
-    needs_refit,
     normal_surprise,
     soft_cap,
     standardise,
@@ -295,9 +294,3 @@ def test_a_probe_without_any_other_match_keeps_its_minus_infinity():
     scan = ProbeScan(Moments(100, 0.0, 1.0), 3.0, -math.inf, 1)
     null = fit_space([scan], [ProbeRank(ZHistogram.of(np.zeros(100)), 0, 0)], [(3, scan)])
     assert SpaceNull.from_json(json.loads(json.dumps(null.to_json(), allow_nan=False))).home_maxima.tolist() == [-math.inf]
-
-
-def test_nulls_are_refitted_when_a_tenth_has_changed():
-    nulls = CorpusNulls(1, {}, None, 1000)
-    assert [needs_refit(nulls, n) for n in (1000, 1100, 900, 1101, 899)] == [False, False, False, True, True]
-    assert needs_refit(None, 0)
