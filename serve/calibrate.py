@@ -14,6 +14,7 @@ import numpy as np
 from serve.answerable import UNUSED, feature_names, features
 from serve.evidence import SpaceFacts, fuse
 from shards.answerability import MIN_EXAMPLES, Answerability
+from shards.background import strangers
 from shards.candidates import merge
 from shards.cloze import masked_documents
 from shards.documents import Documents
@@ -28,13 +29,10 @@ from shards.probes import (
     Probe,
     choose_probes,
     count_words,
-    random_strings,
     rank_hashes,
     shorten,
     shuffle_words,
-    swap_words,
     word_pools,
-    words_of,
 )
 from shards.segment import pack_entries
 from shards.shard import Shard, Space
@@ -210,9 +208,7 @@ class Calibrator:
         shuffled = shuffle_words(word_pools(documents), lengths, n_queries=max(len(lengths), N_EXAMPLES))
         asked = [_Example("shuffled", text) for text in shuffled]
         if words is not None:
-            sense = [probe for probe in lengths if probe.n_words >= MIN_SENSE]
-            common = words.frequent_of(word.lower() for probe in sense for word in words_of(probe.text))
-            asked += [_Example("topic", text) for text in swap_words(sense, common) + random_strings(len(sense) // 4)]
+            asked += [_Example("topic", text) for text in strangers([p for p in lengths if p.n_words >= MIN_SENSE], words)]
             asked += [_Example("", probe.text, probe.source) for probe in own]
         row = {masked.hashes[i].tobytes(): i for i in range(len(masked))}
         readers = {space.name: _masked_reader(space, masked, shards) for space in whole} if words is not None else {}

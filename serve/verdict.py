@@ -108,7 +108,8 @@ def judge(
     if exact is not None and exact[0] <= math.log(STRONG_EVALUE):
         return "strong", f"{exact[1]} has a match that chance hardly gives (E = {math.exp(exact[0]):.1g})"
     log_evalue = float(fused.log_evalues.min())
-    refused = {kind: margin for kind, margin in answer_margins(fused, spaces, nulls, text).items() if margin < 0}
+    margins = answer_margins(fused, spaces, nulls, text)
+    refused = {kind: margin for kind, margin in margins.items() if margin < 0}
     if refused and not explicit and (exact is None or exact[0] > 0):
         return "none", REFUSALS[min(refused, key=lambda kind: refused[kind])]
     n_words = count_words(text) if n_words is None and text is not None else n_words
@@ -122,7 +123,7 @@ def judge(
         why = "no null model is fitted yet" if not fitted else "no similarity space looked at the whole scope"
         return "weak", f"{why}, so chance cannot be told from an answer"
     level = max(FOREIGN_P / len(ps), 1 / (1 + N_NEAR))  # with many spaces: where it finds less than for any probe
-    foreign = [name for name, p in ps.items() if p <= level]
+    foreign = [name for name, p in ps.items() if p <= level] if explicit or not margins else []
     # A single similarity space's own E is no veto: static vectors of 78 % of random strings have E <= 0.05 on CISI, since z only
     # tells that the best document stands out from the others, not that it is near.
     if log_evalue > math.log(CHANCE_EVALUE) and (len(foreign) == len(ps) if explicit else foreign):

@@ -39,7 +39,7 @@ def test_the_threshold_refuses_the_share_of_the_answered_that_it_may():
     learnt, (answered, _) = fitted(), kinds()
     for kind in ("order", "topic"):
         refused = sum(learnt.margins(row)[kind] < 0 for row in answered)
-        assert abs(refused - REFUSED * len(answered)) <= 1
+        assert abs(refused - REFUSED[kind] * len(answered)) <= 1
 
 
 def test_with_too_few_of_any_kind_nothing_is_learnt():

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.probes import words_of
+from shards.background import BACKGROUND, strangers
+from shards.probes import Probe, words_of
 from shards.word_kernels import BYTE_KINDS, count_pairs, hash_words, number_words, pair_hashes
 from shards.word_order import MIN_WORDS, WordFacts, WordOrder
 
@@ -128,3 +129,17 @@ def test_what_was_counted_survives_storage():
 
 def test_frequent_words_are_found_among_others():
     assert fitted(sentences()).frequent_of(["the", "red", "zebra", "the red", ""]) == {"the", "red"}
+
+
+def test_the_cohort_of_strangers_is_for_corpora_in_its_language():
+    english = fitted([*BACKGROUND, *sentences()])
+    assert strangers([], english)[: len(BACKGROUND)] == BACKGROUND
+    other = fitted([f"mi{i % 7} kon{i % 11} bela{i % 13} domo{i % 3} estas{i % 5}" for i in range(5_000)])
+    own = [Probe(bytes([i]) * 20, f"mi{i} kon{i} bela{i} domo{i}") for i in range(12)]
+    queries = strangers(own, other)
+    assert len(queries) == 12 + 3 and not set(queries) & {*BACKGROUND, *(probe.text for probe in own)}
+
+
+def test_strangers_are_distinct_and_of_all_lengths_of_questions():
+    lengths = [len(words_of(text)) for text in BACKGROUND]
+    assert len(set(BACKGROUND)) == len(BACKGROUND) and min(lengths) == 1 and max(lengths) > 20
