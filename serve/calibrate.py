@@ -6,7 +6,7 @@ scanned by a few threads.
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -80,7 +80,7 @@ class Calibrator:
         self.threads, self.report = threads, report
 
     def __call__(self, generation: Generation) -> bytes | None:
-        """The null models of an opened generation, as the JSON bytes that its root names; None for an empty corpus."""
+        """The null models of an opened generation, as the bytes of the file that its root names; None for an empty corpus."""
         shards = [generation.shard(ref.shard) for ref in generation.root.shards]
         for name, reason in (item for shard in shards for item in shard.unopened.items()):
             raise StoreError(f"Layer {name!r} cannot be calibrated: {reason}")
@@ -88,6 +88,18 @@ class Calibrator:
         if not documents:
             return None
         candidates = choose_probes(documents, n_probes=N_EXAMPLES)
+        with ThreadPoolExecutor(1) as aside:  # counting words takes no part of the interpreter's lock from the scans
+            counted = aside.submit(WordOrder.fit, _texts(shards)) if len(candidates) >= MIN_EXAMPLES else None
+            return self._fit(generation, shards, documents, candidates, counted).to_bytes()
+
+    def _fit(
+        self,
+        generation: Generation,
+        shards: list[Shard],
+        documents: list[tuple[bytes, bytes]],
+        candidates: tuple[Probe, ...],
+        counted: "Future[WordOrder | None] | None",
+    ) -> CorpusNulls:
         probes = candidates[:N_PROBES]
         spaces: dict[str, SpaceNull] = {}
         for name, space in sorted(generation.spaces.items()):
@@ -103,7 +115,7 @@ class Calibrator:
         nulls = CorpusNulls(version, spaces, None, n_docs)
         weights, cloze = self._weights(generation, shards, nulls, probes, dict(documents))
         nulls = replace(nulls, weights=weights, cloze=cloze)
-        return self._learn(generation, shards, nulls, documents, candidates).to_bytes()
+        return self._learn(generation, shards, nulls, documents, candidates, counted)
 
     def _prepare(self, generation: Generation, space: Space, text: str) -> SpaceQuery | None:
         query = space.layer.prepare(Request(text), generation.statistics(space.name))
@@ -193,6 +205,7 @@ class Calibrator:
         nulls: CorpusNulls,
         documents: list[tuple[bytes, bytes]],
         probes: tuple[Probe, ...],
+        counted: "Future[WordOrder | None] | None",
     ) -> CorpusNulls:
         """The null of fused evidence, from words in senseless order; and what tells the corpus's own sentences and their parts, seen
         without their words in the source, from such words, from sentences about something else, and from random strings."""
@@ -202,7 +215,7 @@ class Calibrator:
             return nulls
         kept, masked = masked_documents(probes, dict(documents))
         own = [*kept, *shorten(kept)]
-        words = WordOrder.fit(_texts(shards)) if whole and len(kept) >= MIN_EXAMPLES else None
+        words = counted.result() if counted is not None and whole and len(kept) >= MIN_EXAMPLES else None
         # In length like sentences and like what people ask.
         lengths = [*kept[::2], *shorten(kept)] or [*probes[::2], *shorten(probes)]
         shuffled = shuffle_words(word_pools(documents), lengths, n_queries=max(len(lengths), N_EXAMPLES))

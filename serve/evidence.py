@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from shards.nulls import CorpusNulls, log_signal_evalue, normal_surprise, soft_cap, standardise
+from shards.segment import hash_order
 from shards.types import Array, Candidates, Moments
 
 # The most that one rarity layer may say, in nats (p = 10^-28). Similarity spaces stay below ln(N B) + 2, 21 nats at a million
@@ -176,7 +177,7 @@ def fuse(
     rows, at = np.arange(n), np.maximum(best, 0)
     return Fused(
         hashes=candidates.hashes,
-        order=np.lexsort((*candidates.hashes.T[::-1], -fused)),
+        order=hash_order(candidates.hashes, fused),
         fused=fused,
         log_evalues=log_evalues,
         scores=candidates.scores,
