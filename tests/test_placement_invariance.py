@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from engine import Engine
 
-from shards.probes import choose_probes
+from shards.probes import choose_probes, shuffle_words, word_pools
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 FOLDERS = ("asyncio", "json", "email", "http", "xml", "logging", "concurrent", "importlib", "collections")
@@ -25,6 +25,8 @@ def queries(engine: Engine, n: int) -> list[dict]:
     found = [{"query": " ".join(s.split()[: rng.integers(2, 9)])} for s in sentences]
     names = sorted({w for _, body in documents for w in body.decode().split() if w.isidentifier() and len(w) > 5})
     found += [{"query": str(w)} for w in rng.choice(names, n)]
+    shuffled = shuffle_words(word_pools(documents), choose_probes(documents), b"queries", n // 4)
+    found += [{"query": q, "keep_all": True} for q in shuffled]  # whose E-values are to be those of chance, wherever documents lie
     found += [{"query": q, "paths": ["asyncio/**"]} for q in ("event loop", "cancel", "timeout handle", "socket")]
     found += [{"forms": {"text": {"pattern": p, "regex": True}}} for p in (r"def __\w+__\(self\)", r"raise \w+Error\(", r"^import \w+$")]
     found += [{"query": q} for q in ("json/decoder.py", "decoder", "email/*.py", "asyncio/base_events.py", "xqzvw")]
@@ -60,6 +62,8 @@ def test_hits_order_scores_and_evalues_do_not_depend_on_the_number_of_shards(tmp
     assert len(asked) >= 300
     expected = engines[1].search_many(asked)
     assert sum(bool(a.hits) for a in expected) > 250
+    assert {a.verdict for a in expected} == {"strong", "weak", "none"}
+    assert engines[1].generation().nulls.answerability is not None
     for n in (2, 4, 16):
         answers = engines[n].search_many(asked)
         assert essence(answers) == essence(expected), f"{n} shards"
