@@ -54,7 +54,8 @@ def bench_query(progress: Progress, options: Namespace) -> dict[str, Any]:
     """Per number of passages: QPS, p50 and p99, build MB/s of each engine, and ratios beside their bars."""
     if not PEERS_PYTHON.exists():
         raise BadSpec(f"There is no {PEERS_PYTHON.relative_to(ROOT)}. Make the peers' environment with: bash infra/peers")
-    queries = queries_of_stdlib()
+    # Without quotation marks, for which ours would look the phrase up in the text, and the peers would not.
+    queries = [query.replace('"', " ") for query in queries_of_stdlib()]
     return {str(n): compare(n, queries, options.rounds or 5, progress) for n in options.passages}
 
 

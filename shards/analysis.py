@@ -7,16 +7,21 @@ files, docstrings) and of `IL6` and `mTORC1`: nDCG@10 on scifact 0.697 with part
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+
+import numpy as np
+
+from shards.types import Array
 
 # A word as analysed: its term, followed by the terms of its parts if it is an identifier of several (`getUserName`).
 Word = tuple[str, ...]
 
 TOKEN_BYTES = rb"[A-Za-z0-9_\x80-\xff]+"  # what `shards.token_kernels` takes for one token; non-ASCII is looked at here
 MAX_WORD_CHARS = 128  # longer runs are encoded data, not words
+REMEMBERED = 32_768  # tokens of questions, with their words; about 10 MB
 MAX_PARTS = 12  # likewise: base64 and hexadecimal digests fall into dozens of "parts"
 
 _WORD = re.compile(r"\w+")
@@ -32,51 +37,87 @@ class Analyser:
     language: str
 
     def analyse(self, tokens: Sequence[str]) -> list[list[Word]]:
-        """The words of each token, in order; a token of no letters or digits has none."""
-        flat = self.analyse_flat(tokens)
-        terms = iter([flat.terms[number] for number in flat.numbers])
-        sizes = iter(flat.sizes)
-        return [[tuple(islice(terms, size)) for size in islice(sizes, n_words)] for n_words in flat.n_words]
-
-    def analyse_flat(self, tokens: Sequence[str]) -> "FlatWords":
-        """The same, as flat lists: for vocabularies, where a tuple per word keeps Python's garbage collector busy.
+        """The words of each token, in order; a token of no letters or digits has none.
 
         Words are case-folded, stemmed, then stripped of accents (stemmers need them); runs of Chinese, Japanese and Korean
         characters become overlapping bigrams, each a word (as in Lucene's CJKAnalyzer), because they are written unspaced.
         """
-        pieces: list[str] = []
-        sizes: list[int] = []
-        n_words: list[int] = []
-        for token in tokens:
-            before = len(sizes)
-            if token.isascii():
-                _add_word(token, pieces, sizes)
-            else:
-                _add_text(token, pieces, sizes)
-            n_words.append(len(sizes) - before)
-        known: dict[str, int] = {}
-        numbers = [known.setdefault(piece, len(known)) for piece in pieces]
-        terms = list(known)
+        pieces, sizes, n_words = _split(tokens)
+        terms = iter(self._terms(pieces))
+        of_word = iter(sizes)
+        return [[tuple(islice(terms, size)) for size in islice(of_word, n)] for n in n_words]
+
+    def recall(self, tokens: Sequence[str]) -> list[tuple[Word, ...]]:
+        """The same, each token remembered: for questions, whose words recur."""
+        return [_words(self.language, token) for token in tokens]
+
+    def analyse_bytes(self, text: Array, starts: Array, sizes: Array) -> "FlatTerms":
+        """The same of many distinct tokens, flat: for vocabularies. ASCII is split by compiled code: half the time.
+
+        text: (bytes,) uint8, UTF-8; starts, sizes: (t,) int64, where each token is
+        """
+        from shards.analysis_kernels import CHAR_KINDS, split_words
+        from shards.token_kernels import WORD_BYTES, tokenise
+
+        folded, piece_starts, piece_ends, n_terms = split_words(text, starts, sizes, CHAR_KINDS, MAX_WORD_CHARS, MAX_PARTS)
+        # Each piece is a unit of one token to the tokeniser, which numbers the distinct ones.
+        numbers, _, first, length, _ = tokenise(folded, piece_starts, piece_ends, np.zeros(len(piece_starts), np.uint8), WORD_BYTES)
+        chars = str(memoryview(folded), "ascii")
+        pieces = [chars[start:end] for start, end in zip(first.tolist(), (first + length).tolist(), strict=True)]
+        n_atoms = np.where(n_terms > 1, n_terms - 1, n_terms)  # one word a token, and the first of several terms is no atom
+
+        others = np.flatnonzero(n_terms < 0)
+        view = memoryview(text)
+        places = zip(starts[others].tolist(), sizes[others].tolist(), strict=True)
+        more, of_words, n_words = _split(str(view[start : start + size], "utf-8", "replace") for start, size in places)
+        token, of_word = np.repeat(others, n_words), np.array(of_words, np.int32)
+        n_terms[others] = n_atoms[others] = 0
+        np.add.at(n_terms, token, of_word)
+        np.add.at(n_atoms, token, np.maximum(of_word - 1, 1))
+        is_other = np.zeros(len(starts), np.bool_)
+        is_other[others] = True
+        is_other = np.repeat(is_other, n_terms)
+        merged = np.empty(len(is_other), np.int64)
+        merged[~is_other] = numbers
+        merged[is_other] = np.arange(len(pieces), len(pieces) + len(more))
+        return FlatTerms(self._terms(pieces + more), merged, n_terms, n_atoms)
+
+    def _terms(self, pieces: list[str]) -> list[str]:
         if self.language:
             import Stemmer
 
             # A new one each time: a PyStemmer object must not be shared by threads. Its cache helps only repeated words.
-            terms = Stemmer.Stemmer(self.language, 0).stemWords(terms)
-        return FlatWords([term if term.isascii() else _strip_accents(term) for term in terms], numbers, sizes, n_words)
+            pieces = Stemmer.Stemmer(self.language, 0).stemWords(pieces)
+        return [piece if piece.isascii() else _strip_accents(piece) for piece in pieces]
 
 
 @dataclass(frozen=True, slots=True)
-class FlatWords:
-    """Words of many tokens, flat: `terms[n] for n in numbers` are their terms, one word after the other.
+class FlatTerms:
+    """Terms of many tokens, flat, because a tuple per word keeps Python's garbage collector busy.
 
-    terms: of the distinct pieces; may repeat (two inflections of one word). numbers: (p,) index into terms.
-    sizes: (w,) terms of each word. n_words: (t,) words of each token.
+    terms: may repeat (two inflections of one word). numbers: (p,) int64, indices into terms, one token after the other.
+    n_terms, n_atoms: (t,) int32, how many of them are each token's, and how many places of the text it stands for.
     """
 
     terms: list[str]
-    numbers: list[int]
-    sizes: list[int]
-    n_words: list[int]
+    numbers: Array
+    n_terms: Array
+    n_atoms: Array
+
+
+def _split(tokens: Iterable[str]) -> tuple[list[str], list[int], list[int]]:
+    """The pieces that become terms, one token after the other; how many each word has; how many words each token has."""
+    pieces: list[str] = []
+    sizes: list[int] = []
+    n_words: list[int] = []
+    for token in tokens:
+        before = len(sizes)
+        if token.isascii():
+            _add_word(token, pieces, sizes)
+        else:
+            _add_text(token, pieces, sizes)
+        n_words.append(len(sizes) - before)
+    return pieces, sizes, n_words
 
 
 def _add_text(token: str, pieces: list[str], sizes: list[int]) -> None:
@@ -129,6 +170,12 @@ def identifier_parts(word: str) -> list[str]:
 def atoms(word: Word) -> Word:
     """The terms that stand at successive places of the text: the parts of an identifier, else the word itself."""
     return word[1:] or word
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _words(language: str, token: str) -> tuple[Word, ...]:
+    (words,) = Analyser(language).analyse([token])
+    return tuple(words)
 
 
 @lru_cache(maxsize=256)

@@ -10,14 +10,16 @@ in_scope        (rows,) bool, the rows that this space is built for
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from shards.analysis import Analyser
+from shards.analysis import REMEMBERED, Analyser
 from shards.documents import Documents
 from shards.types import Array, Arrays
 
 
+@lru_cache(maxsize=REMEMBERED)
 def term_hash(term: str) -> int:
     """What a term is called in arrays: 64 bits of BLAKE2b (not a quick hash: a document must not be able to pose as a word)."""
     return int(_term_hashes([term])[0])
@@ -50,11 +52,14 @@ def build_postings(
     text = sealed(documents.text)
     tokens, token_offsets, *types = tokenise(text, base + starts, base + ends, groups, WORD_BYTES)
     step("analyse")
-    term_hashes, type_offsets, type_terms, type_atoms = _analyse_types(text, *types, analysers)
+    hashes, type_offsets, type_terms, type_atoms = _analyse_types(text, *types, analysers)
     step("invert")
-    frequencies = kernels.document_frequencies(tokens, token_offsets, type_offsets, type_terms, len(term_hashes))
-    term_offsets = _offsets(frequencies)
-    units, tfs, lengths = kernels.invert(tokens, token_offsets, type_offsets, type_terms, type_atoms, term_offsets)
+    term_hashes, order = np.unique(hashes, return_index=True)
+    frequencies = kernels.document_frequencies(tokens, token_offsets, type_offsets, type_terms, len(hashes))
+    term_offsets = _offsets(frequencies[order])
+    first = np.zeros(len(hashes), np.int64)
+    first[order] = term_offsets[:-1]
+    units, tfs, lengths = kernels.invert(tokens, token_offsets, type_offsets, type_terms, type_atoms, first, term_offsets[-1])
     return {
         "term_hashes": term_hashes,
         "term_offsets": term_offsets,
@@ -71,27 +76,27 @@ def build_postings(
 def _analyse_types(
     text: Array, starts: Array, sizes: Array, groups: Array, analysers: Sequence[Analyser]
 ) -> tuple[Array, Array, Array, Array]:
-    """Vocabulary, and each distinct token's terms in it: term_hashes, type_offsets, type_terms, type_atoms."""
-    view = memoryview(text)
+    """The terms' hashes, and each distinct token's terms: hashes, type_offsets, type_terms, type_atoms.
+
+    Terms are numbered by first occurrence; of several with one hash, only the first number is used.
+    """
     n_terms = np.zeros(len(starts), np.int64)
     n_atoms = np.zeros(len(starts), np.int32)
     numbers: dict[str, int] = {}
     pieces: list[Array] = []
     for group, analyser in enumerate(analysers):
         members = np.flatnonzero(groups == group)
-        places = zip(starts[members].tolist(), sizes[members].tolist(), strict=True)
-        flat = analyser.analyse_flat([str(view[place : place + size], "utf-8", "replace") for place, size in places])
+        flat = analyser.analyse_bytes(text, starts[members], sizes[members])
         number = np.array([numbers.setdefault(term, len(numbers)) for term in flat.terms], np.int64)
-        pieces.append(number[np.array(flat.numbers, np.int64)])
-        of_word = np.array(flat.sizes, np.int64)
-        ends = _offsets(flat.n_words)
-        n_terms[members] = np.diff(_offsets(of_word)[ends])
-        n_atoms[members] = np.diff(_offsets(np.maximum(of_word - 1, 1))[ends])
-    term_hashes, rank = np.unique(_term_hashes(numbers), return_inverse=True)
+        pieces.append(number[flat.numbers])
+        n_terms[members], n_atoms[members] = flat.n_terms, flat.n_atoms
+    hashes = _term_hashes(numbers)
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    used = first[inverse]
     type_terms = np.empty(n_terms.sum(), np.int32)
     for group, of_group in enumerate(pieces):
-        type_terms[np.repeat(groups == group, n_terms)] = rank[of_group]
-    return term_hashes, _offsets(n_terms), type_terms, n_atoms
+        type_terms[np.repeat(groups == group, n_terms)] = used[of_group]
+    return hashes, _offsets(n_terms), type_terms, n_atoms
 
 
 def merge_postings(parts: Sequence[tuple[Arrays, Array]], n_rows: int) -> Arrays:

@@ -1,5 +1,7 @@
 """Which tokens become which terms."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
@@ -77,6 +79,24 @@ def test_analysis_is_a_function_of_the_token_alone():
     for kind in ("code", "prose:english", "prose:german"):
         analyser = analyser_of(kind)
         assert analyser.analyse(tokens) == [analyser.analyse([token])[0] for token in tokens]
+        assert [list(words) for words in analyser.recall(tokens)] == analyser.analyse(tokens)
+
+
+def test_bytes_give_the_terms_that_strings_give():
+    """The compiled way of vocabularies against the other, on random tokens of all kinds."""
+    rng = np.random.default_rng(1)
+    tokens = [token for _, token, _ in WORDS] + [token for token, _ in IDENTIFIERS]
+    tokens += ["".join(rng.choice(list("abcXYZ019__"), int(rng.integers(1, 40)))) for _ in range(3000)]
+    tokens += ["".join(rng.choice(list("abXZ09_éÄж字—"), int(rng.integers(1, 9)))) for _ in range(500)]
+    encoded = [token.encode() for token in tokens]
+    sizes = np.array([len(token) for token in encoded])
+    starts = np.cumsum(sizes) - sizes
+    for kind in ("code", "prose:german", "prose:klingon"):
+        flat = analyser_of(kind).analyse_bytes(np.frombuffer(b"".join(encoded), np.uint8), starts, sizes)
+        terms = iter([flat.terms[number] for number in flat.numbers])
+        for token, n_terms, n_atoms, words in zip(tokens, flat.n_terms, flat.n_atoms, analyser_of(kind).analyse(tokens), strict=True):
+            assert list(islice(terms, n_terms)) == [term for word in words for term in word], token
+            assert n_atoms == sum(len(atoms(word)) for word in words), token
 
 
 def test_the_places_of_an_identifier_are_its_parts():

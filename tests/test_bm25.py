@@ -343,10 +343,60 @@ def test_tokens_equal_those_of_a_regular_expression():
         assert set(type_groups[numbers]) == {group}
 
 
-@pytest.mark.parametrize("k", [1, 10, 100, 1000])
-def test_the_best_rows_at_equal_scores_are_the_first(k):
-    from shards.posting_kernels import top_rows
+def search_in_the_long_way(reader, query, allowed, k):
+    """Rows, scores and number of matches as `search` gives them, from the scores of all units."""
+    scores, rows = reader.scan(query)
+    best = np.zeros(rows.max() + 1)
+    np.maximum.at(best, rows, scores)
+    best[~allowed[: len(best)]] = 0
+    order = [row for row in np.lexsort((np.arange(len(best)), -best)) if best[row] > 0][:k]
+    return order, best[order].tolist(), int((scores[allowed[rows]] > 0).sum())
 
-    best = np.random.default_rng(k).integers(0, 9, size=500).astype(np.float32)
-    expected = [row for row in np.lexsort((np.arange(500), -best)) if best[row] > 0][:k]
-    assert top_rows(best, 500, k).tolist() == expected
+
+@pytest.mark.parametrize("dense_share", [0, 1 / 8, 2])
+def test_the_best_rows_are_found_though_lesser_ones_are_passed_over(dense_share, monkeypatch):
+    """Enough equal scores for the candidates to be thinned out many times, rows of several units, some rows dead; with all terms
+    dense, the frequent ones, none."""
+    from shards.layers import bm25_reader
+
+    monkeypatch.setattr(bm25_reader, "DENSE_SHARE", dense_share)
+    rng = np.random.default_rng(3)
+    layer = make(unit_bytes=100)
+    words = ["cat", "dog", "owl", "emu", *(f"filler{i}" for i in range(20))]
+    texts = [" ".join([f"name{i}", *rng.choice(words, rng.integers(1, 60))]) for i in range(3000)]
+    ask = corpus(*texts, layer=layer)
+    n_rows = len(ask.segment.documents)
+    live = rng.random(n_rows) < 0.9
+    arrays = layer.build(ask.segment.documents, ask.segment.entries)
+    assert len(arrays["unit_rows"]) > 2 * n_rows
+    reader = layer.open(arrays, ask.segment.documents, ask.segment.entries, live)
+    allowed = rng.random(n_rows) < 0.5
+    for request in ("cat", "dog cat owl", "filler3 emu emu"):
+        query = layer.prepare(Request(request), ask.statistics)
+        for k in (1, 10, 500, 5000):
+            for scope in (None, allowed):
+                result = reader.search(query, scope, k, Budget())
+                expected = search_in_the_long_way(reader, query, live if scope is None else live & scope, k)
+                assert (result.rows.tolist(), result.scores.tolist(), result.n_matched) == expected
+
+
+def test_dense_lists_change_no_bit_of_a_score(monkeypatch):
+    from shards.layers import bm25_reader
+
+    layer = make(unit_bytes=100, b=1.0)
+    segment = pack(random_documents(np.random.default_rng(5), 60), layer)
+    arrays = layer.build(segment.documents, segment.entries)
+    statistics = layer.collect([(1, layer.statistics(arrays, segment.documents, segment.entries))])
+    query = layer.prepare(Request("alpha river stones merge gamma utf8"), statistics)
+    scores = []
+    for share in (0, 0.1, 2):
+        monkeypatch.setattr(bm25_reader, "DENSE_SHARE", share)
+        reader = layer.open(arrays, segment.documents, segment.entries, np.ones(len(segment.keys), bool))
+        scores.append(reader.scan(query)[0].tobytes())
+    assert scores[0] == scores[1] == scores[2]
+
+
+def test_moments_of_equal_scores_have_no_spread():
+    ask = corpus("cat dog", "cat owl", "cat emu")
+    moments = ask.reader.search(ask.layer.prepare(Request("cat"), ask.statistics), None, 10, Budget()).moments
+    assert (moments.n, moments.m2) == (3, 0.0)

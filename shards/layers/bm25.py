@@ -11,7 +11,7 @@ segment knows nothing that could make its scores differ from another's.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -170,14 +170,18 @@ class BM25(contract.Layer):
     def prepare(self, request: contract.Request, statistics: Statistics) -> SpaceQuery | None:
         text, quoted = _understand(request)
         analysers = [Analyser(language) for language in statistics.languages]
-        stop_words = {word.casefold() for word in self.params.stop_words}
-        stop_words -= {word.casefold() for words in quoted for word in words}
-        counts = Counter(token for token in _tokens(text[:MAX_CHARS]) if token.casefold() not in stop_words)
-        weights, most = _weights(list(counts.items()), analysers, statistics)
+        counts = Counter(_tokens(text[:MAX_CHARS]))
+        if self.params.stop_words:
+            stop_words = {word.casefold() for word in self.params.stop_words}
+            stop_words -= {word.casefold() for words in quoted for word in words}
+            counts = Counter({token: n for token, n in counts.items() if token.casefold() not in stop_words})
+        weights, most = _weights(counts, analysers, statistics)
         if not weights:
             return None
-        heaviest = set(sorted(weights, key=lambda term: (-weights[term], term_hash(term)))[:MAX_TERMS])
-        scored = [term for term in weights if term in heaviest]  # in the question's order
+        scored = list(weights)  # in the question's order
+        if len(weights) > MAX_TERMS:
+            heaviest = set(sorted(weights, key=lambda term: (-weights[term], term_hash(term)))[:MAX_TERMS])
+            scored = [term for term in weights if term in heaviest]
         by_hash = sorted((term_hash(term), weights[term]) for term in scored)
         phrases = tuple(phrase for words in quoted if (phrase := _phrase(words, analysers)))
         question = Question(
@@ -222,9 +226,7 @@ def _tokens(text: str) -> list[str]:
     return [token.decode() for token in _TOKEN.findall(text.encode("utf-8", "replace"))]
 
 
-def _weights(
-    counted: list[tuple[str, int]], analysers: list[Analyser], statistics: Statistics
-) -> tuple[dict[str, float], float]:
+def _weights(counts: Mapping[str, int], analysers: list[Analyser], statistics: Statistics) -> tuple[dict[str, float], float]:
     """Each known term's weight: idf times its count in the question, summed over the words it stands for. And the sum over all
     words, unknown ones (whose idf is the largest) included: what a passage that says all of it would score at most.
 
@@ -233,19 +235,20 @@ def _weights(
     """
     forms: dict[tuple[int, int, int], set[str]] = {}  # (token, word, part) -> terms
     for analyser in analysers:
-        for t, words in enumerate(analyser.analyse([token for token, _ in counted])):
+        for t, words in enumerate(analyser.recall(list(counts))):
             for w, word in enumerate(words):
                 for p, term in enumerate(word):
                     forms.setdefault((t, w, p), set()).add(term)
     frequency = statistics.frequency_of(list({term for terms in forms.values() for term in terms}))
     weights: dict[str, float] = {}
     most = 0.0
-    for (t, _, _), terms in sorted(forms.items()):
-        known = sorted(terms & frequency.keys())
-        idf = statistics.idf(sum(frequency[term] for term in known))
-        most += counted[t][1] * idf
+    n_asked = list(counts.values())
+    for (t, _, _), terms in sorted(forms.items()) if len(analysers) > 1 else forms.items():  # one goes through them in order
+        known = sorted(terms & frequency.keys()) if len(terms) > 1 else [term for term in terms if term in frequency]
+        weight = n_asked[t] * statistics.idf(sum([frequency[term] for term in known]))
+        most += weight
         for term in known:
-            weights[term] = weights.get(term, 0.0) + counted[t][1] * idf
+            weights[term] = weights.get(term, 0.0) + weight
     return weights, most
 
 
@@ -253,7 +256,7 @@ def _phrase(tokens: list[str], analysers: list[Analyser]) -> Phrase:
     """The phrase as each analyser reads it; empty if it has no word at all."""
     phrase: Phrase = {}
     for analyser in analysers:
-        terms = tuple(term for words in analyser.analyse(tokens) for word in words for term in atoms(word))
+        terms = tuple(term for words in analyser.recall(tokens) for word in words for term in atoms(word))
         if terms:
             phrase[analyser.language] = terms
     return phrase
