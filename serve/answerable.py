@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from serve.evidence import Fused, SpaceFacts
+from serve.evidence import SpaceFacts, Weighed
 from shards.probes import MAX_WORDS, count_words
 from shards.types import Array
 from shards.word_order import WordFacts
@@ -36,7 +36,7 @@ def feature_names(spaces: Sequence[str]) -> list[str]:
 
 
 
-def features(fused: Fused, facts: Sequence[SpaceFacts], spaces: Sequence[str], text: str, words: WordFacts) -> Array:
+def features(fused: Weighed, facts: Sequence[SpaceFacts], spaces: Sequence[str], text: str, words: WordFacts) -> Array:
     """(f,) float64. spaces: similarity spaces, sorted; one that had nothing to ask found nothing. text: the query, `words`: of it."""
     column = {space.name: j for j, space in enumerate(facts)}
     # no example is longer, so that nothing was learnt of longer queries

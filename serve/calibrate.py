@@ -8,11 +8,12 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from serve.answerable import UNUSED, feature_names, features
-from serve.evidence import SpaceFacts, fuse
+from serve.evidence import SpaceFacts, weigh
 from shards.answerability import MIN_EXAMPLES, Answerability
 from shards.background import strangers
 from shards.candidates import merge
@@ -43,6 +44,7 @@ from shards.word_order import MAX_BYTES, WordOrder
 logger = logging.getLogger(__name__)
 
 EVERYTHING = Everything()
+WORTH_THREADS = 100 << 20  # bytes of text
 N_EXAMPLES = 3 * N_PROBES // 2  # sentences that tell what is answered; 256 make the verdict no better
 MIN_SENSE = 4  # words; fewer make sense in any order
 
@@ -129,13 +131,14 @@ class Calibrator:
         parts = [(q, p) for p in shorten(probes) if (q := self._prepare(generation, space, p.text)) is not None]
         step, total = f"null model of {space.name}", 2 * len(asked) + len(parts)
         with ThreadPoolExecutor(self.threads) as pool:
+            each = _map(pool, generation)
 
             def first(query: SpaceQuery, source: bytes) -> ProbeScan:
-                scanned = pool.map(lambda r: ProbeScan.of(*r[0].scan(query), _row(r[1], source)), readers)
+                scanned = each(lambda r: ProbeScan.of(*r[0].scan(query), _row(r[1], source)), readers)
                 return ProbeScan.merge(list(scanned))
 
             def second(query: SpaceQuery, source: bytes, whole: ProbeScan, median: float) -> ProbeRank:
-                ranked = pool.map(lambda r: ProbeRank.of(*r[0].scan(query), _row(r[1], source), whole, median), readers)
+                ranked = each(lambda r: ProbeRank.of(*r[0].scan(query), _row(r[1], source), whole, median), readers)
                 return ProbeRank.merge(list(ranked))
 
             scans = []
@@ -243,7 +246,7 @@ class Calibrator:
                     scores[mine, j] = best if best != 0.0 else -np.inf
                 found = replace(found, scores=scores)
             facts = [_fact(generation, query) for query in queries]
-            fused = fuse(found, facts, nulls, generation.root.n_docs)
+            fused = weigh(found, facts, nulls)
             best = float(fused.fused.max(initial=0.0))
             if words is None or (example.kind == "shuffled" and count_words(example.text) < MIN_SENSE):
                 return best, None
@@ -251,7 +254,7 @@ class Calibrator:
 
         seen: dict[str, list[tuple[float, Array | None]]] = {}
         with ThreadPoolExecutor(self.threads) as pool:
-            for i, (example, result) in enumerate(zip(asked, pool.map(look, asked), strict=True)):
+            for i, (example, result) in enumerate(zip(asked, _map(pool, generation)(look, asked), strict=True)):
                 seen.setdefault(example.kind, []).append(result)
                 self.report("what is answered here", i + 1, len(asked), "queries")
         fused_null = FusedNull.fit(
@@ -305,6 +308,11 @@ def _texts(shards: list[Shard]) -> list[tuple[Array, Array, Array]]:
         # of one huge document the beginning is enough
         texts.append((np.asarray(documents.text), starts, np.minimum(documents.ends[rows], starts + MAX_BYTES).astype(np.int64)))
     return texts
+
+
+def _map(pool: ThreadPoolExecutor, generation: Generation) -> Callable[..., Iterator[Any]]:
+    """The pool's `map` where scans take milliseconds; else that of the interpreter, for whose lock threads would wait longer."""
+    return pool.map if generation.root.text_bytes >= WORTH_THREADS else map
 
 
 def _fact(generation: Generation, query: SpaceQuery) -> SpaceFacts:

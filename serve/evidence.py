@@ -39,16 +39,32 @@ class SpaceFacts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fused:
-    """Candidates with their evidence. n documents in the order of `Candidates`, s spaces in the order of the plan.
+class Weighed:
+    """The evidence of candidates. n documents in the order of `Candidates`, s spaces in the order of the plan.
 
-    hashes: (n, 20) uint8. order: (n,) int64, by fused evidence descending, then hash
-    fused: (n,) nats, sum over spaces of weight x surprise. log_evalues: (n,) ln E of it, see `fused_null`
-    scores, z, surprises, signal_log_evalues: (n, s). z is nan in rarity spaces; surprise is 0 and ln E nan where a space has
-        no match or did not look
+    fused: (n,) nats, sum over spaces of weight x surprise
+    scores, z, surprises: (n, s). z is nan in rarity spaces; surprise is 0 where a space has no match or did not look
     gates: (s,) what the known-item probes say of a space. weights: (s,) what its surprise counts: as learnt from cloze probes, else
         its gate; raised where a space certifies itself
     nulls: (s,) where surprise comes from: "probes" (a fitted table), "normal" (no table yet), "rarity"
+    """
+
+    fused: Array
+    scores: Array
+    z: Array
+    surprises: Array
+    gates: Array
+    weights: Array
+    nulls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fused(Weighed):
+    """Candidates with their evidence and what is to be told of it.
+
+    hashes: (n, 20) uint8. order: (n,) int64, by fused evidence descending, then hash
+    log_evalues: (n,) ln E of fused evidence, see `fused_null`. signal_log_evalues: (n, s) ln E of each space's, nan where it has no
+        match or did not look
     fused_null: where `log_evalues` come from: "gumbel" (fitted on senseless queries) or "bound" (too timid, see
         `log_combined_p`: no fit yet, or other spaces were asked than fitted)
     best: (n,) the space whose span shows the document best, -1 for none; starts, ends: (n,) int64, that span
@@ -58,15 +74,8 @@ class Fused:
 
     hashes: Array
     order: Array
-    fused: Array
     log_evalues: Array
-    scores: Array
-    z: Array
-    surprises: Array
     signal_log_evalues: Array
-    gates: Array
-    weights: Array
-    nulls: tuple[str, ...]
     fused_null: str
     best: Array
     starts: Array
@@ -108,19 +117,13 @@ def _trust(spaces: Sequence[SpaceFacts], similar: Array, nulls: CorpusNulls | No
     return trust
 
 
-def fuse(
-    candidates: Candidates,
-    spaces: Sequence[SpaceFacts],
-    nulls: CorpusNulls | None,
-    n_docs: int,
-    silent: Collection[str] = (),
-    n_words: int | None = None,
-) -> Fused:
+def weigh(
+    candidates: Candidates, spaces: Sequence[SpaceFacts], nulls: CorpusNulls | None, silent: Collection[str] = ()
+) -> Weighed:
     """Sums evidence over spaces: F = sum of weight x surprise, missing and unmatched counting 0.
 
-    candidates: merged; spaces: in the plan's order; nulls: None for a corpus that has none yet; n_docs: live documents; silent:
-    similarity spaces that were to be asked but had nothing to ask (`Layer.prepare` gave None): their evidence is 0. n_words: length of
-    the query, by which the E of fused evidence goes; None: it has no words.
+    candidates: merged; spaces: in the plan's order; nulls: None for a corpus that has none yet; silent: similarity spaces that were
+    to be asked but had nothing to ask (`Layer.prepare` gave None): their evidence is 0.
     Spaces are summed in the order of their names, so that the plan's order does not change a bit.
     """
     n, s = candidates.scores.shape
@@ -151,17 +154,31 @@ def fuse(
             certainty[j] = _self_certainty(surprises[candidates.generated[:, j], j], n_units)
     similar = np.array([space.null == "moments" for space in spaces], bool)
     weights = np.maximum(_trust(spaces, similar, nulls, silent), certainty)
+    fused = np.zeros(n)
+    for j in sorted(range(s), key=lambda j: spaces[j].name):
+        fused += weights[j] * surprises[:, j]
+    return Weighed(fused, candidates.scores, z, surprises, gates, weights, tuple(kinds))
 
-    fused, loudest = np.zeros(n), np.zeros(n)
-    best = np.full(n, -1)
+
+def fuse(
+    candidates: Candidates,
+    spaces: Sequence[SpaceFacts],
+    nulls: CorpusNulls | None,
+    n_docs: int,
+    silent: Collection[str] = (),
+    n_words: int | None = None,
+) -> Fused:
+    """Evidence (`weigh`), ranked and with its E-values. n_docs: live documents; n_words: length of the query, by which the E of fused
+    evidence goes, None where it has no words."""
+    weighed = weigh(candidates, spaces, nulls, silent)
+    n, s = candidates.scores.shape
+    surprises, weights, fused = weighed.surprises, weighed.weights, weighed.fused
+    best, loudest = np.full(n, -1), np.zeros(n)
     # A derived text (a summary) points to a document but is not in it: its span serves only where no source space has one.
     for j in sorted(range(s), key=lambda j: (spaces[j].origin == "derived", spaces[j].name)):
         share = weights[j] * surprises[:, j]
         better = (share > loudest) & ((best < 0) | (spaces[j].origin == "source"))
         best[better], loudest[better] = j, share[better]
-    for j in sorted(range(s), key=lambda j: spaces[j].name):
-        fused += weights[j] * surprises[:, j]
-
     log_signal = np.column_stack(
         [log_signal_evalue(surprises[:, j], space.n_units) for j, space in enumerate(spaces)] or [np.zeros((n, 0))]
     )
@@ -171,22 +188,17 @@ def fuse(
         log_evalues, fused_null = fitted.log_evalue(fused, n_docs, n_words), "gumbel"
     else:
         # an exact space is silent on most queries: it takes part where it has a match
+        similar = np.array([space.null == "moments" for space in spaces], bool)
         part = weights * (similar | (surprises > 0).any(axis=0))
         log_p = log_combined_p(fused, float(part.sum()), int(np.count_nonzero(part)))
         log_evalues, fused_null = math.log(max(n_docs, 1)) + log_p, "bound"
     rows, at = np.arange(n), np.maximum(best, 0)
     return Fused(
+        *(getattr(weighed, name) for name in Weighed.__slots__),
         hashes=candidates.hashes,
         order=hash_order(candidates.hashes, fused),
-        fused=fused,
         log_evalues=log_evalues,
-        scores=candidates.scores,
-        z=z,
-        surprises=surprises,
         signal_log_evalues=np.where(np.isfinite(candidates.scores), log_signal, np.nan),
-        gates=gates,
-        weights=weights,
-        nulls=tuple(kinds),
         fused_null=fused_null,
         best=best,
         starts=np.where(best >= 0, candidates.starts[rows, at], 0) if s else np.zeros(n, np.int64),
