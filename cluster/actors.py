@@ -10,6 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.host import Host
 from cluster.settings import HostSettings
+from cluster.sockets import listening
 
 PREFIX = "host-"
 CONTROL = "control"  # concurrency group of pings: answered within milliseconds however many searches run
@@ -19,14 +20,14 @@ MAX_CONCURRENCY = 16
 
 
 def remote_host(cls: type) -> ActorClass:
-    """A host class as an actor that always comes back.
+    """A host class as an actor that always comes back, and listens on a socket for this machine's coordinators.
 
     Memory is declared when it is started and cores are shared with the encoders, hence 0.01 CPU (with 0 Ray may ignore the
     node affinity). Lost calls are never repeated: their time is over, and the coordinator has answered without them.
     """
     return ray.remote(
         num_cpus=0.01, max_restarts=-1, max_task_retries=0, max_concurrency=MAX_CONCURRENCY, concurrency_groups={CONTROL: 1}
-    )(cls)
+    )(listening(cls))
 
 
 HostActor = remote_host(Host)

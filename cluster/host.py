@@ -22,7 +22,7 @@ from shards.generation import Generation
 from shards.layers.contract import Resources
 from shards.plan import Everything, Plan, Predicate
 from shards.segment import Segment
-from shards.shard import Shard
+from shards.shard import Shard, search
 from shards.store import open_store
 from shards.types import Budget, Candidates, Detail, LayerStatus
 
@@ -178,19 +178,16 @@ class Host:
 
     def _search(self, request: HostRequest, budget: Budget) -> Candidates:
         self._searches += 1
-        plan, parts = request.plan, []
+        plan, opened, failed = request.plan, [], []
         for number in request.shards:
             try:
-                shard = self.shard(request.corpus, request.generation, number)
+                opened.append(self.shard(request.corpus, request.generation, number))
             except (SondageError, OSError) as error:
                 logger.warning("corpus=%s shard=%d event=open_failed reason=%s", request.corpus, number, error)
-                parts.append(unsearched(plan, [number], "failed", str(error)))
-                continue
-            if budget.expired:
-                parts.append(unsearched(plan, [number], "late", "the time budget ended before this shard", shard.n_docs))
-                continue
-            parts.append(shard.search(plan, budget))
-        found = merge(parts, plan.n_candidates)
+                failed.append(unsearched(plan, [number], "failed", str(error)))
+        found = search(opened, plan, budget) if opened else nothing(len(plan.queries))
+        if failed:
+            found = merge([found, *failed], plan.n_candidates)
         details: dict[bytes, Detail] = {}
         for row in leaders(found, plan.n_details):
             document = found.hashes[row].tobytes()

@@ -33,7 +33,9 @@ class LocalSearcher:
         shards = tuple(range(n_shards))
 
         def work(remaining_s: float) -> list[Candidates]:
-            return self._host.search([HostRequest(corpus, generation, shards, replace(plan, budget_s=without_return(remaining_s)))])
+            # Details at once would spare a journey where there is one; here they are only asked for what is shown.
+            asked = replace(plan, budget_s=without_return(remaining_s), n_details=0)
+            return self._host.search([HostRequest(corpus, generation, shards, asked)])
 
         try:
             return await self._run(work, plan.budget_s)

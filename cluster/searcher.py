@@ -1,4 +1,7 @@
-"""Asks all hosts at once, one call per host and query, and makes of whatever comes back an answer that says what it covers."""
+"""Asks all hosts at once, one call per host and query, and makes of whatever comes back an answer that says what it covers.
+
+The host on the coordinator's own node is called over a socket (`cluster.sockets`), others through Ray.
+"""
 
 import asyncio
 import contextlib
@@ -8,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import ray
 from ray.actor import ActorClass
 from ray.exceptions import RayError, RayTaskError
 
@@ -19,6 +23,7 @@ from cluster.membership import QueryFailed, QueryMissed
 from cluster.placement import place, shard_of
 from cluster.protocol import EVERYWHERE, Spans
 from cluster.settings import ClusterSettings, HostSettings
+from cluster.sockets import AVAILABLE, METHODS, CallFailed, SocketClient
 from shards.errors import SondageError, StoreError
 from shards.plan import Plan, Predicate
 from shards.types import Candidates, Detail
@@ -48,6 +53,8 @@ class RaySearcher:
         # corpus -> newest generation asked for, its number of shards, and of the plans asked lately one with most spaces
         self._recent: dict[str, tuple[int, int, Plan | None]] = {}
         self._hosts_awaited = False
+        self._node = ray.get_runtime_context().get_node_id()
+        self._near: SocketClient | None = None  # to the host of this node, once its address is known
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "RaySearcher":
@@ -60,6 +67,8 @@ class RaySearcher:
         assert self._watch is not None
         self._watch.cancel()
         await asyncio.wait([self._watch])
+        if self._near is not None:
+            self._near.close()
 
     # --- asking ------------------------------------------------------------------------------------------------------------
 
@@ -67,14 +76,17 @@ class RaySearcher:
         self._remember(corpus, generation, n_shards, plan)
         routes = self.routes(corpus, n_shards)
         self._refuse_if_full(routes, "search")
-        return await asyncio.gather(
-            *(self._search_host(node, HostRequest(corpus, generation, shards, plan)) for node, shards in routes.items())
-        )
+        requests = []
+        for node, shards in routes.items():
+            # Details at once spare a second journey. To this node's host that takes less than details of what is not shown.
+            asked = replace(plan, n_details=0) if self._socket_to(node) else plan
+            requests.append(self._search_host(node, HostRequest(corpus, generation, shards, asked)))
+        return await asyncio.gather(*requests)
 
     async def _search_host(self, node: str, request: HostRequest) -> Candidates:
         try:
             return await self._ask(node, "search", request, request.plan.budget_s)
-        except RayTaskError as error:  # before TimeoutError: Ray gives it the type of its cause as well
+        except (RayTaskError, CallFailed) as error:  # before TimeoutError: Ray gives it the type of its cause as well
             state, reason = "failed", first_line(error.cause or error)
             logger.warning("node=%s corpus=%s event=search_failed reason=%s", node, request.corpus, reason)
         except TimeoutError:
@@ -105,7 +117,7 @@ class RaySearcher:
             request = DetailsRequest(corpus, generation, routes[node], asked, words, excerpt_bytes, where)
             try:
                 return await self._ask(node, "details", request, budget_s)
-            except (RayError, TimeoutError, HostAway) as error:
+            except (RayError, CallFailed, TimeoutError, HostAway) as error:
                 logger.warning("node=%s corpus=%s event=details_missing reason=%s", node, corpus, first_line(error))
                 return {}
 
@@ -162,7 +174,8 @@ class RaySearcher:
         membership = self.controller.membership
         return {
             "hosts": [
-                {"node": node, "state": membership.state(node), "reason": membership.reason(node), **self.controller.status(node)}
+                {"node": node, "state": membership.state(node), "reason": membership.reason(node)}
+                | {name: value for name, value in self.controller.status(node).items() if name != "socket"}
                 for node in membership.nodes
             ]
         }
@@ -188,7 +201,7 @@ class RaySearcher:
             raise HostAway(self.controller.membership.reason(node) if node else "no host is up yet")
         try:
             return await self._batcher(node, method).ask(request, budget_s)
-        except RayTaskError:
+        except (RayTaskError, CallFailed):
             raise
         except TimeoutError:
             self.controller.report(QueryMissed(node))
@@ -208,12 +221,27 @@ class RaySearcher:
     async def _call(self, node: str, method: str, *args: Any) -> Any:
         incarnation = self.controller.membership.incarnation(node)
         try:
+            if method in METHODS and (near := self._socket_to(node)):
+                return await near.call(method, *args)
             return await call(getattr(self.controller.handle(node), method), *args)
         except RayTaskError:  # the host is well; its code raised
             raise
         except RayError as error:
             self.controller.report(QueryFailed(node, incarnation, first_line(error)))
             raise
+        except ConnectionError as error:
+            self.controller.report(QueryFailed(node, incarnation, first_line(error)))
+            raise HostAway(first_line(error)) from None
+
+    def _socket_to(self, node: str) -> SocketClient | None:
+        """The way to a host past Ray; None where it is on another node or does not say where it listens."""
+        if node != self._node or not AVAILABLE or not (address := self.controller.status(node).get("socket")):
+            return None
+        if self._near is None or self._near.address != address:  # its process is a new one
+            if self._near is not None:
+                self._near.close()
+            self._near = SocketClient(address)
+        return self._near
 
     def _abandon(self, node: str, reason: str) -> None:
         for (name, _method), batcher in self._batchers.items():
@@ -254,7 +282,7 @@ def _say_why(watch: "asyncio.Task[None]") -> None:
 
 
 def _is_task_error(error: Exception) -> bool:
-    return isinstance(error, RayTaskError)
+    return isinstance(error, (RayTaskError, CallFailed))
 
 
 def _limit(request: Any, seconds: float) -> Any:

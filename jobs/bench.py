@@ -3,8 +3,8 @@
 index    build, no-change run, one edited file, on a copy of the Python standard library, in this process with compiled code
          warm; beside reading and hashing the same files
 query    BM25 with exact null moments beside tantivy and bm25s (made by infra/peers): queries, latency, builds
-http     searches over HTTP at 1, 8 and 64 clients, and where their time goes; beside a request without work on the same path
-         and a bare uvicorn
+http     searches over HTTP at 1, 8 and 64 clients, and where their time goes, of one process, through Ray Serve's proxy and at
+         the coordinator's own listener on Ray; beside a request without work on the same path and a bare uvicorn
 imports  time to import each package; beside an empty interpreter
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 if not __package__:
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
-from jobs.bench_http import bench_http
+from jobs.bench_http import SERVERS, bench_http
 from jobs.bench_imports import bench_imports
 from jobs.bench_index import bench_index
 from jobs.bench_query import bench_query
@@ -56,6 +56,14 @@ def whole_numbers(text: str) -> list[int]:
     return numbers
 
 
+def servers(text: str) -> list[str]:
+    """Of "process,ray". Raises ArgumentTypeError."""
+    names = text.split(",")
+    if unknown := set(names) - set(SERVERS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(SERVERS)}")
+    return names
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="bench.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -65,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--passages", type=whole_numbers, default=[100_000], metavar="N,…", help="query: sizes of the corpus")
     p.add_argument("--clients", type=whole_numbers, default=[1, 8, 64], metavar="N,…", help="http: clients at a time")
     p.add_argument("--seconds", type=float, default=3.0, help="http: how long each number of clients asks, in each round")
+    p.add_argument("--servers", type=servers, default=SERVERS, metavar="NAME,…", help=f"http: of {', '.join(SERVERS)} (default: all)")
     p.add_argument("--url", help="http: ask this server, which has a corpus, rather than one that is started for it")
     p.add_argument("--corpus", default="stdlib", help="http, with --url: the corpus to ask")
     return p

@@ -1,8 +1,10 @@
 """Searches over HTTP with keep-alive clients: how long, how many, and where the time goes.
 
-The server is `--url`, or `sondage serve` in a process of its own over a new index of the standard library (4 shards, bm25 and
-static). Beside it: `/healthz` of the same server, which is the same path without work, and a bare uvicorn that sends back what it
-got. The three are asked in turns. The clients are in this process and share its cores with the servers.
+The servers are `--url`, or over a new index of the standard library (4 shards, bm25 and static) one after the other those of
+`--servers`: `process` is `sondage serve`, `proxy` and `ray` are a Ray cluster of one node (jobs/bench_ray.py), asked through Ray
+Serve's proxy and where the coordinator listens itself. Beside each: `/healthz` of the same server, which is the same path without
+work, and a bare uvicorn that sends back what it got. The three are asked in turns. The clients are in this process and share its
+cores with the servers.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -30,7 +32,9 @@ from shards.errors import BadSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("bm25", "static")
-BARS = {"one client, search p50_ms at most": 20.0, "64 clients, search per_s at least": 150.0}
+BARS = {"one client, search p50_ms at most": 20.0, "64 clients, search per_s at least": 150.0}  # through Ray Serve's proxy
+TARGETS = {"one client, search p50_ms at most": 8.0, "64 clients, search per_s at least": 600.0}  # by the fastest path
+SERVERS = ("process", "proxy", "ray")
 START_S = 120.0
 
 _ECHO = """
@@ -139,7 +143,6 @@ async def load(url: str, requests: list[bytes], n_clients: int, seconds: float) 
                 tally.latencies_s.append(took)
                 steps = {name: float(ms) for name, ms in re.findall(r"([\w.-]+);dur=([\d.]+)", head)}
                 if "http" in steps:
-                    steps["request and answer as JSON"] = steps["http"] - steps["total"]
                     steps["server, network, waiting"] = 1000 * took - steps["http"]
                 for name, ms in steps.items():
                     tally.timings.setdefault(name, []).append(ms)
@@ -153,37 +156,36 @@ async def load(url: str, requests: list[bytes], n_clients: int, seconds: float) 
 
 
 @contextlib.contextmanager
-def process(command: list[str], stream: str) -> Iterator[str]:
-    """A server's URL, which it prints on a stream when it listens. Raises BadSpec if it ends before."""
+def process(command: list[str], stream: str, ends_with_input: bool = False) -> Iterator[str]:
+    """A server's URL, which it prints on a stream when it listens; ended by the end of its input or by a signal.
+
+    Raises BadSpec if it ends before it listens.
+    """
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    started = subprocess.Popen(command, cwd=ROOT, text=True, env=environment, **{stream: subprocess.PIPE})
+    started = subprocess.Popen(command, cwd=ROOT, text=True, env=environment, stdin=subprocess.PIPE, **{stream: subprocess.PIPE})
     try:
         said = ""
         for line in getattr(started, stream):
             said += line
-            if url := re.search(r"http://[\d.:]+", line):
+            if url := re.search(r"http://[\d.:]+\d", line):
                 yield url[0]
                 return
         raise BadSpec(f"The server ended with {started.wait()}: {said[-500:]}")
     finally:
-        started.terminate()
-        started.wait(30)
+        started.stdin.close()
+        if not ends_with_input:
+            started.terminate()
+        started.wait(60)
         getattr(started, stream).close()
 
 
-@contextlib.asynccontextmanager
-async def server(options: Namespace, scratch: Path, progress: Progress) -> AsyncIterator[tuple[str, str]]:
-    """URL and corpus to ask."""
-    if options.url:
-        yield options.url, options.corpus
-        return
-    source = copy_of_stdlib(scratch / "src")
-    progress("index for http", 0, 1, "corpora")
-    build(source, str(scratch / "store"), ",".join(LAYERS), "--shards", "4")
-    progress("index for http", 1, 1, "corpora")
-    command = [sys.executable, "-m", "jobs.cli", "serve", "--store", str(scratch / "store"), "--host", "127.0.0.1", "--port", "0"]
-    with process(command, "stderr") as url:
-        yield url, "stdlib"
+def server(name: str, store: str) -> contextlib.AbstractContextManager[str]:
+    """A server of that kind over a store; gives its URL."""
+    if name == "process":
+        options = ["--store", store, "--host", "127.0.0.1", "--port", "0"]
+        return process([sys.executable, "-m", "jobs.cli", "serve", *options], "stderr")
+    program = "import sys; from jobs.bench_ray import main; sys.exit(main())"
+    return process([sys.executable, "-c", program, store, *(["--proxy"] if name == "proxy" else [])], "stdout", True)
 
 
 async def until_ready(url: str) -> None:
@@ -206,38 +208,49 @@ async def until_ready(url: str) -> None:
 
 
 def bench_http(progress: Progress, options: Namespace) -> dict[str, Any]:
-    """Per number of clients: answers a second, p50, p99 and steps of searches, beside the two bare paths."""
+    """Per server and number of clients: answers a second, p50, p99 and steps of searches, beside the two bare paths."""
+    found: dict[str, Any] = {"layers": LAYERS, "bars": BARS, "targets": TARGETS}
     with tempfile.TemporaryDirectory(prefix="sondage-bench-") as scratch:
-        return asyncio.run(_bench_http(progress, options, Path(scratch)))
+        if options.url:
+            return found | {"servers": {options.url: asyncio.run(_asked(progress, options, options.url, options.corpus))}}
+        source, store = copy_of_stdlib(Path(scratch) / "src"), str(Path(scratch) / "store")
+        progress("index for http", 0, 1, "corpora")
+        build(source, store, ",".join(LAYERS), "--shards", "4")
+        progress("index for http", 1, 1, "corpora")
+        servers = {}
+        for name in options.servers:
+            with server(name, store) as url:
+                servers[name] = asyncio.run(_asked(progress, options, url, "stdlib"))
+        return found | {"servers": servers}
 
 
-async def _bench_http(progress: Progress, options: Namespace, scratch: Path) -> dict[str, Any]:
+async def _asked(progress: Progress, options: Namespace, url: str, corpus: str) -> dict[str, Any]:
+    """One server's figures by number of clients."""
     rounds = options.rounds or 3
     tallies: dict[tuple[int, str], Tally] = {}
-    async with server(options, scratch, progress) as (url, corpus):
-        with process([sys.executable, "-c", _ECHO], "stdout") as echo:
-            await until_ready(url)
-            asked = searches(url, corpus, queries_of_stdlib())
-            await _first(url, asked[0])
-            await load(url, asked, 8, options.seconds)  # caches and compiled code are warm before anything counts
-            paths = {
-                "search": (url, asked),
-                "healthz": (url, [request(url, "GET", "/healthz")]),
-                "bare uvicorn echo": (echo, [request(echo, "POST", "/", asked[0].partition(b"\r\n\r\n")[2])]),
-            }
-            for i in range(rounds):
-                for j, n_clients in enumerate(options.clients):
-                    for name, (at, requests) in paths.items():
-                        tally = tallies.setdefault((n_clients, name), Tally())
-                        tally.add(await load(at, requests, n_clients, options.seconds))
-                    progress("http", i * len(options.clients) + j + 1, rounds * len(options.clients), "loads")
+    with process([sys.executable, "-c", _ECHO], "stdout") as echo:
+        await until_ready(url)
+        asked = searches(url, corpus, queries_of_stdlib())
+        await _first(url, asked[0])
+        await load(url, asked, 8, options.seconds)  # caches and compiled code are warm before anything counts
+        paths = {
+            "search": (url, asked),
+            "healthz": (url, [request(url, "GET", "/healthz")]),
+            "bare uvicorn echo": (echo, [request(echo, "POST", "/", asked[0].partition(b"\r\n\r\n")[2])]),
+        }
+        for i in range(rounds):
+            for j, n_clients in enumerate(options.clients):
+                for name, (at, requests) in paths.items():
+                    tally = tallies.setdefault((n_clients, name), Tally())
+                    tally.add(await load(at, requests, n_clients, options.seconds))
+                progress("http", i * len(options.clients) + j + 1, rounds * len(options.clients), "loads")
     clients: dict[str, dict[str, Any]] = {}
     for (n_clients, name), tally in tallies.items():
         clients.setdefault(str(n_clients), {})[name] = tally.figures()
     for found in clients.values():
         for name in ("healthz", "bare uvicorn echo"):
             found[f"search p50 in {name}s"] = round(found["search"]["p50_ms"] / found[name]["p50_ms"], 1)
-    return {"server": options.url or "sondage serve, one process", "layers": LAYERS, "bars": BARS, "clients": clients}
+    return clients
 
 
 async def _first(url: str, asked: bytes) -> None:

@@ -42,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--cache", help="folder on each node for files and models (default: SONDAGE_CACHE, ~/.cache/sondage)")
     p.add_argument("--address", help="of the Ray cluster (default: RAY_ADDRESS, else the one on this machine)")
     p.add_argument("--timeout-s", type=float, default=START_TIMEOUT_S, help=f"to wait for it (default: {START_TIMEOUT_S:.0f})")
+    p.add_argument("--proxy", action="store_true", help="answer through Ray Serve's proxy also where only this machine can ask, which "
+                   "takes 2 to 4 ms more for each request and has Serve's metrics and access log (default: the coordinator's process "
+                   "listens itself, unless Serve already runs with proxies)")  # fmt: skip
     p.add_argument("--stop", action="store_true", help="remove the application and its hosts instead")
     return p
 
@@ -69,6 +72,9 @@ def connect(address: str | None, namespace: str) -> None:
 def deploy(settings: ServiceSettings, timeout_s: float = START_TIMEOUT_S) -> str:
     """Starts or replaces the application on the cluster that this process belongs to. Returns its URL once it is ready.
 
+    On loopback the coordinator's process listens itself, on the cluster's head, unless the settings want Serve's proxy or Serve
+    already runs with one, which then goes on being used.
+
     Raises BadSpec for port 0, NotDeployed with the reason when it is not ready within `timeout_s`; it may come up later.
     """
     front = settings.front
@@ -80,8 +86,12 @@ def deploy(settings: ServiceSettings, timeout_s: float = START_TIMEOUT_S) -> str
     from serve.app import build
 
     end = time.monotonic() + timeout_s
-    # One proxy is enough where only this machine can reach it; on real clusters every node with a replica has one.
-    where = "HeadOnly" if is_loopback(front.host) else "EveryNode"
+    if is_loopback(front.host) and front.own_listener and not ray_serve.status().proxies:
+        where = "Disabled"
+    else:
+        settings = settings.model_copy(update={"front": front.model_copy(update={"own_listener": False})})
+        # One proxy is enough where only this machine can reach it; on real clusters every node with a replica has one.
+        where = "HeadOnly" if is_loopback(front.host) else "EveryNode"
     ray_serve.start(proxy_location=where, http_options={"host": front.host, "port": front.port})
     target = RunTarget(build(settings), name=APP_NAME, route_prefix="/")
     ray_serve.run_many([target], wait_for_applications_running=False)
@@ -113,8 +123,8 @@ def await_ready(url: str, end: float) -> None:
                 reason = f"{type(error).__name__}: {error}"
             if time.monotonic() > end:
                 raise NotDeployed(
-                    f"{url} is not ready: {reason}. If Ray Serve already ran here with another host or port, it keeps these: "
-                    "remove what it runs (`sondage deploy --stop`) and deploy again."
+                    f"{url} is not ready: {reason}. If Ray Serve already ran here with another host or port, or without a proxy, it keeps "
+                    "these: remove what it runs (`sondage deploy --stop`) and deploy again."
                 )
             time.sleep(0.1)
 
@@ -147,6 +157,8 @@ def run_deploy(argv: list[str] | None = None) -> int:
             print("Stopped." if stop(settings.namespace) else "Nothing was deployed.")
             return 0
         service = settings.service_settings()  # before the cluster is asked: what is wrong here is said at once
+        if args.proxy:
+            service = service.model_copy(update={"front": service.front.model_copy(update={"own_listener": False})})
         connect(args.address, settings.namespace)
         print(f"Serving {service.host.store_url} at {deploy(service, args.timeout_s)}")
     except SondageError as error:

@@ -1,7 +1,7 @@
 """From evidence to what is sent: hits with excerpts and signals, spaces with what they were asked. Pure functions."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -93,52 +93,70 @@ def _evalue(log_evalue: float) -> float:
     return math.exp(min(log_evalue, 690.0))
 
 
-def hit_out(
-    row: int,
+def hits_out(
+    page: list[int],
     fused: Fused,
     found: Candidates,
     queries: tuple[SpaceQuery, ...],
-    detail: Detail,
+    details: Mapping[bytes, Detail],
     highlighter: Highlighter | None,
     explain: bool,
-) -> Hit:
-    span = (int(fused.starts[row]), int(fused.ends[row]))
-    shown = detail.excerpts.get(span)
-    excerpt, line = None, 1
-    if shown is not None:
-        text = shown.text
-        marks = highlighter.marks(text, detail.kind) if highlighter else []
-        line = shown.line + text.count("\n", 0, _focus(shown, span, marks))
-        excerpt = ExcerptOut(start=shown.start, end=shown.end, first_line=shown.line, text=text, marks=marks)
-    signals = []
-    for s in np.argsort(-fused.surprises[row] * fused.weights, kind="stable").tolist():
-        surprise = float(fused.surprises[row, s])
-        if not np.isfinite(fused.scores[row, s]) or (surprise < SHOWN_SURPRISE and not explain and len(queries) > 1):
+) -> list[Hit]:
+    """The hits of these rows, in their order. Left out are those without details, whose host is gone."""
+    rows = np.array(page, np.int64)
+    # Lists at once: reading single numbers from arrays would cost more than all else that is done for a hit.
+    loudest = np.argsort(-fused.surprises[rows] * fused.weights, axis=1, kind="stable").tolist()
+    spans = list(zip(fused.starts[rows].tolist(), fused.ends[rows].tolist(), strict=True))
+    evidence, log_evalues = fused.fused[rows].tolist(), fused.log_evalues[rows].tolist()
+    per_space = [c[rows].tolist() for c in (fused.scores, fused.surprises, fused.signal_log_evalues, fused.z, found.starts, found.ends)]
+    names, weights = [query.space for query in queries], fused.weights.tolist()
+    hits = []
+    for i, row in enumerate(page):
+        key = found.hashes[row].tobytes()
+        if (detail := details.get(key)) is None:
             continue
-        signals.append(
+        scores, surprises, log_signals, z, starts, ends = (column[i] for column in per_space)
+        signals = [
             Signal(
-                layer=queries[s].space,
-                score=float(fused.scores[row, s]),
-                surprise=surprise,
-                evalue=_evalue(float(fused.signal_log_evalues[row, s])),  # finite where the score is
-                start=int(found.starts[row, s]),
-                end=int(found.ends[row, s]),
-                z=float(fused.z[row, s]) if explain and np.isfinite(fused.z[row, s]) else None,
-                weight=float(fused.weights[s]) if explain else None,
+                layer=names[s],
+                score=scores[s],
+                surprise=surprises[s],
+                evalue=_evalue(log_signals[s]),  # finite where the score is
+                start=starts[s],
+                end=ends[s],
+                z=z[s] if explain and math.isfinite(z[s]) else None,
+                weight=weights[s] if explain else None,
+            )
+            for s in loudest[i]
+            if math.isfinite(scores[s]) and (surprises[s] >= SHOWN_SURPRISE or explain or len(queries) == 1)
+        ]
+        excerpt, line = _excerpt_out(detail, spans[i], highlighter)
+        hits.append(
+            Hit(
+                hash=key.hex(),
+                start=spans[i][0],
+                end=spans[i][1],
+                line=line,
+                fused=evidence[i],
+                evalue=_evalue(log_evalues[i]),
+                entries=[entry_out(e) for e in detail.entries[:MAX_ENTRIES]],
+                n_entries=len(detail.entries),
+                excerpt=excerpt,
+                signals=signals,
             )
         )
-    return Hit(
-        hash=found.hashes[row].tobytes().hex(),
-        start=span[0],
-        end=span[1],
-        line=line,
-        fused=float(fused.fused[row]),
-        evalue=_evalue(float(fused.log_evalues[row])),
-        entries=[entry_out(e) for e in detail.entries[:MAX_ENTRIES]],
-        n_entries=len(detail.entries),
-        excerpt=excerpt,
-        signals=signals,
-    )
+    return hits
+
+
+def _excerpt_out(detail: Detail, span: tuple[int, int], highlighter: Highlighter | None) -> tuple[ExcerptOut | None, int]:
+    """What shows the span, if it was asked for, and the line that the hit is about."""
+    shown = detail.excerpts.get(span)
+    if shown is None:
+        return None, 1
+    text = shown.text
+    marks = highlighter.marks(text, detail.kind) if highlighter else []
+    line = shown.line + text.count("\n", 0, _focus(shown, span, marks))
+    return ExcerptOut(start=shown.start, end=shown.end, first_line=shown.line, text=text, marks=marks), line
 
 
 def _focus(shown: Any, span: tuple[int, int], marks: list[tuple[int, int]]) -> int:

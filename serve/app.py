@@ -1,6 +1,7 @@
 """The Ray Serve deployment: the coordinator and its HTTP interface in one replica, the hosts beside it on every node."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -11,10 +12,13 @@ from ray.serve import Application
 from cluster.searcher import RaySearcher
 from serve.coordinator import Coordinator
 from serve.http import create_app
+from serve.listener import listening
 from serve.settings import ServiceSettings
 from shards.cache import FileCache
 from shards.layers.contract import Resources
 from shards.store import open_store
+
+HEAD = "node:__internal_head__"  # a resource that Ray gives to its head node alone
 
 
 @ray_serve.deployment(
@@ -36,7 +40,10 @@ class Service:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica's event loop, to which the searcher then belongs."""
-        return create_app(self.coordinator(), self.settings.front.keys)
+        front = self.settings.front
+        if not front.own_listener:
+            return create_app(self.coordinator(), front.keys)
+        return create_app(self.coordinator(), front.keys, lambda app: listening(app, front.host, front.port, _log_access))
 
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[Coordinator]:
@@ -58,6 +65,14 @@ class Service:
                 await coordinator.close()
 
 
+def _log_access(line: str) -> None:
+    """A line of the access log where Serve would write it: in the replica's file, not on its standard error."""
+    logging.getLogger("ray.serve").info(line, extra={"log_to_stderr": False, "serve_access_log": True})
+
+
 def build(settings: ServiceSettings) -> Application:
     """The application to give to `ray_serve.run`. `settings.front` has made sure that others than this machine need a key."""
+    if settings.front.own_listener:
+        # Ray's head is where Serve's proxy would listen; there may be no core to book on it.
+        return Service.options(ray_actor_options={"num_cpus": 0, "resources": {HEAD: 0.001}}).bind(settings)
     return Service.bind(settings)

@@ -6,11 +6,13 @@ is marked where RE2 finds it, in linear time.
 """
 
 import re
+import threading
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from shards.errors import BadQuery
 
@@ -19,7 +21,7 @@ MAX_WORDS = 64  # of a query: each excerpt is compared with all of them
 MIN_STEM_CHARS = 4  # shorter words are marked only as they are: "is" is not a form of "island"
 MAX_SUFFIX_CHARS = 4  # "auto" marks "autos", not "automatically"
 
-_WORD = re.compile(r"\w[\w\u0300-\u036f]*")  # decomposed accents belong to their word
+_WORD = re.compile(r"(\w[\w\u0300-\u036f]*)")  # decomposed accents belong to their word
 _PART = re.compile(r"[^\W\d_a-z]+(?![a-z])|[^\W\d_]?[^\W\d_A-Z]+|\d+")  # of an identifier: HTTP|Server, parse|_|header, utf|8
 # Scripts written without spaces: a word is looked for anywhere. Thai, Lao, Burmese, Khmer, kana, Han.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
@@ -29,7 +31,7 @@ _FUNCTION_WORDS = frozenset(
     a an and are as at be been but by can could did do does for from had has have how i if in into is it its me my not of on
     or our s should so t than that the their them then there these they this those to us was we were what when where which
     while who whose why will with would you your
-    """.split()  # noqa: SIM905  (as a list it would fill a page)
+    """.split()
 )
 
 
@@ -54,7 +56,10 @@ class Highlighter:
         self._prefixes = tuple(w for w in self._folded if len(w) >= MIN_STEM_CHARS and w.isalpha())
         self._unspaced = [re.compile(re.escape(w)) for w in self.words if _UNSPACED.search(w)]
         self._patterns = [_compile(pattern) for pattern in patterns if pattern.text]
-        self._forms: dict[str, _Forms] = {}
+        # language -> token -> ranges of it to mark: excerpts of one answer are made of the same words
+        self._seen: dict[str, dict[str, tuple[tuple[int, int], ...]]] = {}
+        self._keys: dict[str, frozenset[str]] = {}  # language -> what a form of a word has at least one of, see `_Token`
+        self._stems: dict[str, frozenset[str]] = {}  # language -> stems of the words
 
     def marks(self, text: str, kind: str = "") -> list[tuple[int, int]]:
         """Ranges [start, end) of characters of `text`: ascending, disjoint, not touching, none empty, at most MAX_MARKS.
@@ -65,55 +70,100 @@ class Highlighter:
         for pattern in (*self._patterns, *self._unspaced):
             found += _spans(pattern, text)
         if self._folded:
-            language = kind.partition(":")[2]
-            if language not in self._forms:
-                self._forms[language] = _Forms(self.words, self._folded, self._prefixes, language)
-            within = self._forms[language].within
-            for match in _WORD.finditer(text):
-                if spans := within(match.group()):
-                    at = match.start()
-                    found += [(at + start, at + end) for start, end in spans]
+            language = _language(kind.partition(":")[2])
+            if language not in self._seen:
+                self._learn(language)
+            seen, keys = self._seen[language], self._keys[language]
+            pieces = _WORD.split(text)  # what lies between tokens, a token, what lies between, …
+            tokens = pieces[1::2]
+            for token in tokens:
+                if token not in seen:
+                    known = _token(token, language)
+                    seen[token] = () if known.keys.isdisjoint(keys) else self._in_token(known, language)
+            if any(map(seen.get, tokens)):
+                ends = list(accumulate(map(len, pieces)))
+                found += [(at + a, at + b) for at, token in zip(ends[::2], tokens, strict=False) for a, b in seen[token]]
         return _disjoint(found)[:MAX_MARKS]
 
+    def _learn(self, language: str) -> None:
+        """What tokens of a language are compared with."""
+        stems = frozenset(_stem(word, language) for word in self.words if len(word) >= MIN_STEM_CHARS)
+        self._seen[language], self._stems[language] = {}, stems
+        self._keys[language] = self._folded | stems | {word[:MIN_STEM_CHARS] for word in self._prefixes}
 
-class _Forms:
-    """Which tokens are forms of the query's words in one language. Lives for one query: a stemmer must not cross threads."""
-
-    def __init__(self, words: Sequence[str], folded: frozenset[str], prefixes: tuple[str, ...], language: str):
-        import Stemmer
-
-        self.folded, self.prefixes = folded, prefixes
-        self.stemmer = Stemmer.Stemmer(language if language in Stemmer.algorithms() else "english", 0)
-        self.stems = {self.stem(word) for word in words if len(word) >= MIN_STEM_CHARS}
-        self._known: dict[str, list[tuple[int, int]]] = {}  # excerpts of one answer are made of the same words
-
-    def within(self, token: str) -> list[tuple[int, int]]:
+    def _in_token(self, token: "_Token", language: str) -> tuple[tuple[int, int], ...]:
         """The ranges of a token to mark: the whole, or parts of an identifier."""
-        if (spans := self._known.get(token)) is None:
-            spans = self._known[token] = _in_token(self, token)
-        return spans
+        whole, *parts = token.pieces
+        if self._is_form(whole, language):
+            return ((whole.start, whole.end),)
+        return tuple((part.start, part.end) for part in parts if self._is_form(part, language))
 
-    def stem(self, word: str) -> str:
-        return fold(self.stemmer.stemWord(word))  # stemmers need the accents, so these go afterwards
-
-    def __contains__(self, token: str) -> bool:
-        folded = fold(token)
-        if folded in self.folded:
+    def _is_form(self, piece: "_Piece", language: str) -> bool:
+        """Whether a piece is a form of one of the words."""
+        folded = piece.folded
+        if folded in self._folded:
             return True
-        if len(folded) < MIN_STEM_CHARS or not self.stems:
+        if len(folded) < MIN_STEM_CHARS:
             return False
-        if folded.startswith(self.prefixes) and any(
-            folded.startswith(w) and len(folded) - len(w) <= MAX_SUFFIX_CHARS for w in self.prefixes
+        if folded.startswith(self._prefixes) and any(
+            folded.startswith(w) and len(folded) - len(w) <= MAX_SUFFIX_CHARS for w in self._prefixes
         ):
             return True
-        return self.stem(token.casefold()) in self.stems
+        return piece.stem in self._stems[language]
 
 
-def _in_token(forms: _Forms, token: str) -> list[tuple[int, int]]:
-    if token in forms:
-        return [(0, len(token))]
-    parts = list(_PART.finditer(token))
-    return [p.span() for p in parts if p.group() in forms] if len(parts) > 1 else []
+class _Piece(NamedTuple):
+    """A token, or a part of one: where it stands in the token, without case and accents, and its stem ("" for a short one)."""
+
+    start: int
+    end: int
+    folded: str
+    stem: str
+
+
+class _Token(NamedTuple):
+    """A token, then its parts where it is an identifier of several. keys: of each piece what a word that it is a form of must
+    share with it: the folded piece itself, its stem, or its beginning."""
+
+    pieces: tuple[_Piece, ...]
+    keys: frozenset[str]
+
+
+# Kept from one query to the next: texts are made of the same words, and taking them to pieces was most of highlighting's cost.
+@lru_cache(maxsize=1 << 14)
+def _token(token: str, language: str) -> _Token:
+    spans = [match.span() for match in _PART.finditer(token)]
+    pieces = []
+    for start, end in [(0, len(token)), *(spans if len(spans) > 1 else ())]:
+        piece = token[start:end]
+        folded = fold(piece)
+        pieces.append(_Piece(start, end, folded, _stem(piece.casefold(), language) if len(folded) >= MIN_STEM_CHARS else ""))
+    keys = {key for piece in pieces for key in (piece.folded, piece.folded[:MIN_STEM_CHARS], piece.stem or piece.folded)}
+    return _Token(tuple(pieces), frozenset(keys))
+
+
+def _stem(word: str, language: str) -> str:
+    return fold(_stemmer(language).stemWord(word))  # stemmers need the accents, so these go afterwards
+
+
+def _stemmer(language: str) -> Any:
+    import Stemmer
+
+    if (stemmer := getattr(_stemmers, language, None)) is None:
+        stemmer = Stemmer.Stemmer(language, 0)
+        setattr(_stemmers, language, stemmer)
+    return stemmer
+
+
+_stemmers = threading.local()  # a stemmer must not cross threads
+
+
+@lru_cache(maxsize=64)
+def _language(name: str) -> str:
+    """The Snowball language of that name, else English."""
+    import Stemmer
+
+    return name if name in Stemmer.algorithms() else "english"
 
 
 def query_words(query: str) -> tuple[str, ...]:

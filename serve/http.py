@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, Path, Query, Request, Response
@@ -17,6 +17,7 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 from pydantic import Field
 from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.problems import BadRequest, Forbidden, InvalidRequest, TooLarge, TooSlow, Unauthorized, invalid, kind_of, validated
@@ -71,11 +72,15 @@ class SearchParameters(Edge):
         return validated({**fields, "query": self.q, "layers": layers or "auto", "paths": list(self.path), "where": where})
 
 
-def create_app(running: "AbstractAsyncContextManager[Coordinator]", api_keys: Sequence[str] = ()) -> FastAPI:
+def create_app(
+    running: "AbstractAsyncContextManager[Coordinator]",
+    api_keys: Sequence[str] = (),
+    beside: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+) -> FastAPI:
     """The application.
 
     running: gives a started coordinator (such as `serve.local.local_coordinator`); entered when the application starts, left
-    when it ends.
+    when it ends. beside: entered with the application once it can answer, left before the coordinator (`serve.listener`).
     api_keys: any of these is required of every /v1 request, as `Authorization: Bearer KEY` or `X-API-Key: KEY`. With none, the
     server answers only to names that no foreign web page can take (see `refuse_rebinding`); keep it on loopback then. Health,
     /docs and /openapi.json hold nothing of a corpus and are open to all.
@@ -90,7 +95,7 @@ def create_app(running: "AbstractAsyncContextManager[Coordinator]", api_keys: Se
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         nonlocal coordinator
-        async with running as coordinator:
+        async with running as coordinator, beside(app) if beside else nullcontext():
             yield
 
     app = FastAPI(
@@ -101,7 +106,8 @@ def create_app(running: "AbstractAsyncContextManager[Coordinator]", api_keys: Se
         openapi_tags=[{"name": "search"}, {"name": "health"}],
         redoc_url=None,
     )
-    guard = Depends(_guard(tuple(key.encode() for key in api_keys)))
+    keys = tuple(key.encode() for key in api_keys)
+    guard = Depends(_guard(keys))
     failures: dict[int | str, Any] = {"default": {"model": ProblemAnswer, "description": "What is wrong, and the remedy."}}
 
     @app.post(
@@ -120,8 +126,16 @@ def create_app(running: "AbstractAsyncContextManager[Coordinator]", api_keys: Se
     async def search(request: Request) -> Response:
         """Search one corpus in many layers. Every hit says where it is, which layers found it, and how surprising that is."""
         begun = time.perf_counter()
-        body = await read_body(request)
-        return await _search(request, validated(decode(body)), begun)
+        asked = validated(decode(await read_body(request)))
+        return await _search(request, asked, begun)
+
+    async def search_at_once(request: Request) -> Response:
+        admit(keys, request, key_given(request))
+        return await search(request)
+
+    # FastAPI resolves a guard's dependencies anew for each request, which took as long as the rest of the way in. This path has no
+    # parameters, so what is asked most goes straight to it; the route above is what /openapi.json shows.
+    app.router.routes.insert(0, Route("/v1/search", search_at_once, methods=["POST"]))
 
     @app.get("/v1/search", tags=["search"], dependencies=[guard], responses={200: {"model": SearchAnswer}, **failures})
     async def search_by_link(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
@@ -129,9 +143,13 @@ def create_app(running: "AbstractAsyncContextManager[Coordinator]", api_keys: Se
         return await _search(request, parameters.request(), time.perf_counter())
 
     async def _search(request: Request, asked: SearchRequest, begun: float) -> Response:
+        parsed = time.perf_counter()
         answer = await until_gone(request, coordinator.search(asked))
+        answered = time.perf_counter()
         content = answer.model_dump_json().encode()
-        timings = {**answer.timings_ms, "http": (time.perf_counter() - begun) * 1e3}
+        now = time.perf_counter()
+        steps = {"parse": parsed - begun, "write": now - answered, "http": now - begun}
+        timings = answer.timings_ms | {name: 1e3 * seconds for name, seconds in steps.items()}
         return Response(content, media_type="application/json", headers={"Server-Timing": server_timing(timings)})
 
     @app.get("/v1/status", tags=["search"], dependencies=[guard], responses=failures)
@@ -211,18 +229,27 @@ async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
     Raises Cancelled when the client is gone.
     """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hang_up(request))
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        logger.info("path=%s event=client_gone", request.url.path)
-        raise Cancelled("The client closed the connection before the answer.")
-    finally:
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        await _hang_up(request)
+        gone = True
         task.cancel()
-        gone.cancel()
-        # Waited for, so that what the work holds is given back before this request ends.
-        await asyncio.gather(task, gone, return_exceptions=True)
+
+    watcher = asyncio.ensure_future(watch())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not gone:
+            raise
+        task.uncancel()
+        logger.info("path=%s event=client_gone", request.url.path)
+        raise Cancelled("The client closed the connection before the answer.") from None
+    finally:
+        watcher.cancel()
 
 
 async def _hang_up(request: Request) -> None:
@@ -243,17 +270,27 @@ def _guard(keys: tuple[bytes, ...]) -> Callable[..., Coroutine[Any, Any, None]]:
         authorization: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
         key: Annotated[str | None, Depends(header)],
     ) -> None:
-        if not keys:
-            refuse_rebinding(request.headers.get("host", ""))
-            return
-        given = key or (authorization.credentials if authorization else "")
-        if not given:
-            raise Unauthorized("This server wants an API key: send it as `Authorization: Bearer KEY` or as `X-API-Key: KEY`.")
-        # Every key is compared, each in constant time, so that timing tells neither which one nor how much of it was right.
-        if not any([hmac.compare_digest(given.encode("utf-8", "replace"), k) for k in keys]):
-            raise Unauthorized("The API key is not one of this server's. Check it for cut or added characters.")
+        admit(keys, request, key or (authorization.credentials if authorization else ""))
 
     return guard
+
+
+def admit(keys: tuple[bytes, ...], request: Request, given: str) -> None:
+    """Lets a request with one of the keys through, or with no keys one from this machine or network. Raises Unauthorized, Forbidden."""
+    if not keys:
+        refuse_rebinding(request.headers.get("host", ""))
+        return
+    if not given:
+        raise Unauthorized("This server wants an API key: send it as `Authorization: Bearer KEY` or as `X-API-Key: KEY`.")
+    # Every key is compared, each in constant time, so that timing tells neither which one nor how much of it was right.
+    if not any([hmac.compare_digest(given.encode("utf-8", "replace"), k) for k in keys]):
+        raise Unauthorized("The API key is not one of this server's. Check it for cut or added characters.")
+
+
+def key_given(request: Request) -> str:
+    """The API key of a request, "" without one; as FastAPI's HTTPBearer and APIKeyHeader find it."""
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    return request.headers.get("x-api-key") or (credentials.strip() if scheme.lower() == "bearer" else "")
 
 
 def refuse_rebinding(host: str) -> None:

@@ -26,6 +26,7 @@ class FrontSettings(BaseModel):
     host: str = "127.0.0.1"  # this machine only: an index holds what its owner can read, so others are let in on purpose
     port: Annotated[int, Field(ge=0, le=65_535)] = 8_765  # below the ephemeral ports, in nobody's list of well-known ones
     api_keys: tuple[SecretStr, ...] = ()  # any of them is required of every request; none: no key is asked for
+    own_listener: bool = True  # on Ray, for this machine alone: the coordinator's process listens itself, without Serve's proxy
     poll_s: Annotated[float, Field(gt=0)] = 0.5  # seconds between looks for a new generation: one listing of a few names
 
     @model_validator(mode="after")

@@ -31,8 +31,8 @@ def merge(parts: Sequence[Candidates], n_candidates: int) -> Candidates:
     A space's list is its best `n_candidates` among the documents that it generated (score descending, then hash); documents in no
     space's list are dropped. Every candidate already carries the scores of all spaces, so nothing is asked again.
     """
-    if len(parts) == 1 and len(parts[0].hashes) <= n_candidates:
-        return parts[0]
+    if len(parts) == 1 and parts[0].generated.sum(axis=0).max(initial=0) <= n_candidates and parts[0].generated.any(axis=1).all():
+        return parts[0]  # nothing to cut or to drop
     hashes = np.concatenate([p.hashes for p in parts])
     scores = np.concatenate([p.scores for p in parts])
     generated = np.concatenate([p.generated for p in parts])

@@ -8,21 +8,27 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from shards.errors import BadQuery, SondageError
 from shards.excerpts import excerpt
-from shards.identity import as_keys, find_row, find_rows, prefixes
-from shards.layers.contract import Layer, Reader
+from shards.hits import Hits
+from shards.identity import as_keys, find_rows
+from shards.layers.contract import Layer
 from shards.manifest import ShardPage
 from shards.plan import Everything, Nothing, Plan, Predicate, SpaceQuery, simplify
 from shards.scope import EntryFields
-from shards.segment import Segment, Tombstones, hash_order, unpack_entry
-from shards.types import Array, Budget, Candidates, Detail, LayerStatus, Moments, merge_moments
+from shards.segment import Segment, Tombstones, unpack_entry
+from shards.types import Array, Budget, Candidates, Detail, LayerStatus, Scored
+from shards.view import View
 
 logger = logging.getLogger(__name__)
+
+# Kept back for scoring the candidates when time is short: without it what a late answer has found would lack all other evidence.
+SCORING_S, SCORING_SHARE = 0.005, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,91 +45,11 @@ class Space:
     problem: str = ""
 
 
-@dataclass
-class View:
-    """One segment as one generation sees it: its live rows and the readers over them."""
-
-    segment: Segment
-    live_docs: Array  # (documents of the segment,) bool
-    live_entries: Array  # (entries of the segment,) bool
-    base: int  # document number of row 0
-    fields: EntryFields
-    entry_docs: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (entries,) document number of each, -1 where dead
-    readers: dict[str, Reader] = field(default_factory=dict)  # space id -> reader; absent where the segment lacks the space
-
-    def __post_init__(self) -> None:
-        # Kept because every look-up by hash needs them; 8 bytes a row.
-        self.doc_prefixes = prefixes(self.segment.documents.hashes)
-        self.entry_prefixes = prefixes(self.segment.entries.hashes)
-
-    def row_of(self, document: bytes) -> int:
-        """The row of a live document, or -1."""
-        row = find_row(self.segment.documents.hashes, document, self.doc_prefixes)
-        return row if row >= 0 and self.live_docs[row] else -1
-
-    def rows_of(self, documents: Array) -> Array:
-        """The rows of live documents, (n, 20) uint8 content hashes, or -1: (n,) int64."""
-        rows = find_rows(self.segment.documents.hashes, documents, self.doc_prefixes)
-        rows[rows >= 0] = np.where(self.live_docs[rows[rows >= 0]], rows[rows >= 0], -1)
-        return rows
-
-    def entries_of_all(self, documents: Array) -> Iterator[tuple[bytes, int]]:
-        """Yields (content hash, row) of all live entries here of these documents, (n, 20) uint8."""
-        wanted = prefixes(documents)
-        lows, highs = (np.searchsorted(self.entry_prefixes, wanted, side) for side in ("left", "right"))
-        for i in np.flatnonzero(highs > lows).tolist():
-            for row in range(lows[i], highs[i]):
-                if self.live_entries[row] and (self.segment.entries.hashes[row] == documents[i]).all():
-                    yield documents[i].tobytes(), row
-
-    def entries_of(self, document: bytes) -> list[int]:
-        """Rows of a document's live entries here."""
-        prefix = np.uint64(int.from_bytes(document[:8], "big"))
-        low, high = (int(self.entry_prefixes.searchsorted(prefix, side)) for side in ("left", "right"))
-        hashes = self.segment.entries.hashes
-        return [row for row in range(low, high) if self.live_entries[row] and hashes[row].tobytes() == document]
-
-
 def _live(n: int, low: int, high: int, dead: Array) -> Array:
     mask = np.zeros(n, bool)
     mask[low:high] = True
     mask[dead] = False
     return mask
-
-
-@dataclass(frozen=True, slots=True)
-class _Hits:
-    """`shards.types.Found` in document numbers of the shard."""
-
-    numbers: Array
-    scores: Array
-    starts: Array
-    ends: Array
-    moments: Moments | None
-    n_matched: int
-    covered: int
-    total: int
-
-    @classmethod
-    def none(cls, total: int) -> "_Hits":
-        return cls(*(np.zeros(0, t) for t in (np.int64, float, np.int64, np.int64)), None, 0, 0, total)
-
-    @classmethod
-    def concatenate(cls, parts: Sequence["_Hits"]) -> "_Hits":
-        if not parts:
-            return cls.none(0)
-        columns = [np.concatenate([getattr(p, name) for p in parts]) for name in ("numbers", "scores", "starts", "ends")]
-        return cls(
-            *columns,
-            merge_moments(p.moments for p in parts),
-            sum(p.n_matched for p in parts),
-            sum(p.covered for p in parts),
-            sum(p.total for p in parts),
-        )
-
-    def take(self, order: Array) -> "_Hits":
-        columns = [getattr(self, name)[order] for name in ("numbers", "scores", "starts", "ends")]
-        return _Hits(*columns, self.moments, self.n_matched, self.covered, self.total)
 
 
 class Shard:
@@ -153,6 +79,7 @@ class Shard:
         self._opening = threading.Lock()
         for space in self.spaces.values():
             self._open(space)
+        self.n_rows = base  # document numbers there are
         self.n_docs = sum(int(v.live_docs.sum()) for v in self.views)
         self.n_entries = sum(int(v.live_entries.sum()) for v in self.views)
         self._resolve_entries()
@@ -218,15 +145,19 @@ class Shard:
     # --- search ------------------------------------------------------------------------------------------------------------
 
     def search(self, plan: Plan, budget: Budget) -> Candidates:
-        """This shard's candidates for a plan: each space's best documents, then every candidate scored by every space."""
+        """This shard's candidates for a plan, see `search`."""
+        return search([self], plan, budget)
+
+    def find_hits(self, plan: Plan, budget: Budget) -> "Finding":
+        """Each space's best documents."""
         docs, entries = self._scope(plan.where)
-        found: list[_Hits] = []
+        found: list[Hits] = []
         status: list[LayerStatus] = []
         for query in plan.queries:
             begun = time.monotonic()
             try:
                 if query.space in self.unopened and (reason := self._open(self.spaces[query.space])):
-                    hits, state = _Hits.none(self.n_docs), "failed"
+                    hits, state = Hits.none(self.n_docs), "failed"
                 else:
                     hits = self._search_space(query, docs, entries, plan.n_candidates, budget)
                     state, reason = self._coverage(query, hits, budget)
@@ -234,27 +165,14 @@ class Shard:
                 raise
             except Exception as error:  # one broken space must not take the others with it: it is reported, and logged
                 logger.exception("shard=%d space=%s event=search_failed", self.number, query.space)
-                hits, state, reason = _Hits.none(self.n_docs), "failed", f"{type(error).__name__}: {error}"
+                hits, state, reason = Hits.none(self.n_docs), "failed", f"{type(error).__name__}: {error}"
             found.append(hits)
             status.append(
                 LayerStatus(query.space, self.number, state, hits.covered, hits.total, reason, time.monotonic() - begun)
             )
-        numbers = np.unique(np.concatenate([hits.numbers for hits in found])) if found else np.zeros(0, np.int64)
-        hashes = self._hashes(numbers)
-        order = np.argsort(as_keys(hashes), kind="stable") if len(numbers) else np.zeros(0, np.int64)
-        generated, scores, starts, ends = self._table(plan, numbers, found, status, entries, budget)
-        return Candidates(
-            hashes=hashes[order],
-            generated=generated[order],
-            scores=scores[order],
-            starts=starts[order],
-            ends=ends[order],
-            moments=tuple(hits.moments for hits in found),
-            n_matched=np.array([hits.n_matched for hits in found], np.int64),
-            status=tuple(status),
-        )
+        return Finding(self, found, status, entries)
 
-    def _coverage(self, query: SpaceQuery, hits: "_Hits", budget: Budget) -> tuple[str, str]:
+    def _coverage(self, query: SpaceQuery, hits: Hits, budget: Budget) -> tuple[str, str]:
         if hits.covered >= hits.total:
             return "ready", ""
         if query.space not in self.spaces:
@@ -269,88 +187,66 @@ class Shard:
 
     def _search_space(
         self, query: SpaceQuery, docs: list[Array] | None, entries: list[Array] | None, k: int, budget: Budget
-    ) -> "_Hits":
+    ) -> Hits:
         """One space over all views: its best k documents, moments, matches and coverage."""
         space = self.spaces.get(query.space)
         over_entries = space is not None and space.layer.over == "entries"
         allowed = entries if over_entries else docs
-        parts: list[_Hits] = []
+        parts: list[Hits] = []
         for i, view in enumerate(self.views):
             reader = view.readers.get(space.id) if space else None
             if reader is None:
                 mask = allowed[i] if allowed is not None else view.live_entries if over_entries else view.live_docs
-                parts.append(_Hits.none(int(mask.sum())))
+                parts.append(Hits.none(int(mask.sum())))
                 continue
             result = reader.search(query, None if allowed is None else allowed[i], k, budget)
-            numbers = view.entry_docs[result.rows] if over_entries else result.rows.astype(np.int64) + view.base
+            if over_entries:
+                numbers = view.entry_docs[result.rows]
+                keys = self._keys(numbers)
+            else:
+                numbers, keys = result.rows.astype(np.int64) + view.base, view.doc_prefixes[result.rows]
             parts.append(
-                _Hits(
-                    numbers, result.scores, result.starts, result.ends, result.moments, result.n_matched, result.rows_covered,
-                    result.rows_total,
+                Hits(
+                    numbers, keys, result.scores, result.starts, result.ends, result.moments, result.n_matched,
+                    result.rows_covered, result.rows_total,
                 )  # fmt: skip
             )
-        return self._best(_Hits.concatenate(parts), k)
+        hits = Hits.concatenate(parts)
+        # One segment's documents are distinct and in ranking order as they come, since rows lie in order of hash.
+        return hits.best(k) if over_entries or len(parts) > 1 else hits
 
-    def _best(self, hits: "_Hits", k: int) -> "_Hits":
-        """The k best distinct documents in ranking order; of a document's several entries the best."""
-        known = np.flatnonzero(hits.numbers >= 0)
-        order = known[hash_order(self._hashes(hits.numbers[known]), hits.scores[known])]
-        _, first = np.unique(hits.numbers[order], return_index=True)
-        return hits.take(order[np.sort(first)[:k]])
-
-    def _hashes(self, numbers: Array) -> Array:
-        """Content hashes of document numbers: (n, 20) uint8."""
-        out = np.zeros((len(numbers), 20), np.uint8)
+    def _keys(self, numbers: Array) -> Array:
+        """The first 8 bytes of the content hashes of document numbers: (n,) uint64, 0 where there is no document."""
+        keys = np.zeros(len(numbers), np.uint64)
         for view in self.views:
             inside = (numbers >= view.base) & (numbers < view.base + len(view.live_docs))
-            out[inside] = view.segment.documents.hashes[numbers[inside] - view.base]
-        return out
+            keys[inside] = view.doc_prefixes[numbers[inside] - view.base]
+        return keys
 
-    def _table(
-        self,
-        plan: Plan,
-        numbers: Array,
-        found: list["_Hits"],
-        status: list[LayerStatus],
-        entries: list[Array] | None,
-        budget: Budget,
-    ) -> tuple[Array, Array, Array, Array]:
-        """Every candidate scored by every space, so that no space's cut-off hides evidence: generated, scores, starts, ends.
+    def hashes(self, numbers: Array) -> Array:
+        """Content hashes of ascending document numbers: (n, 20) uint8."""
+        edges = np.searchsorted(numbers, [view.base for view in self.views[1:]])
+        parts = np.split(numbers, edges)
+        rows = [view.segment.documents.hashes[part - view.base] for view, part in zip(self.views, parts, strict=False)]
+        return np.concatenate(rows) if rows else np.zeros((0, 20), np.uint8)
 
-        numbers: ascending document numbers; each result is (n, spaces).
-        """
-        shape = (len(numbers), len(plan.queries))
-        generated, scores = np.zeros(shape, bool), np.full(shape, np.nan)
-        starts, ends = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        for s, query in enumerate(plan.queries):
-            hits, space = found[s], self.spaces.get(query.space)
-            at = np.searchsorted(numbers, hits.numbers)
-            generated[at, s] = True
-            scores[at, s], starts[at, s], ends[at, s] = hits.scores, hits.starts, hits.ends
-            missing = numbers[~generated[:, s]]
-            if space is None or "refine" not in space.layer.roles or status[s].state == "failed" or not len(missing):
+    def score(self, query: SpaceQuery, numbers: Array, entries: list[Array] | None, budget: Budget) -> Iterator[tuple[Array, Scored]]:
+        """One space's scores of documents, ascending numbers, as (places in `numbers`, `Scored`); a document may occur more than
+        once, with several entries."""
+        space = self.spaces[query.space]
+        for v, view in enumerate(self.views):
+            reader = view.readers.get(space.id)
+            if reader is None:
                 continue
-            for v, view in enumerate(self.views):
-                reader = view.readers.get(space.id)
-                if reader is None:
-                    continue
-                if space.layer.over == "entries":
-                    live = view.live_entries if entries is None else entries[v]
-                    rows = np.flatnonzero(live & np.isin(view.entry_docs, missing)).astype(np.int32)
-                    owners = view.entry_docs[rows]
-                else:
-                    owners = missing[(missing >= view.base) & (missing < view.base + len(view.live_docs))]
-                    rows = (owners - view.base).astype(np.int32)
-                if not len(rows):
-                    continue
-                scored = reader.score(query, rows, budget)
-                at = np.searchsorted(numbers, owners)
-                order = np.argsort(scored.scores, kind="stable")  # ascending: a document's best entry is written last
-                order = order[~np.isnan(scored.scores[order])]
-                order = order[~(scores[at[order], s] >= scored.scores[order])]
-                at = at[order]
-                scores[at, s], starts[at, s], ends[at, s] = scored.scores[order], scored.starts[order], scored.ends[order]
-        return generated, scores, starts, ends
+            if space.layer.over == "entries":
+                live = view.live_entries if entries is None else entries[v]
+                rows = np.flatnonzero(live & np.isin(view.entry_docs, numbers)).astype(np.int32)
+                at = np.searchsorted(numbers, view.entry_docs[rows])
+            else:
+                at = np.arange(*np.searchsorted(numbers, (view.base, view.base + len(view.live_docs))))
+                rows = (numbers[at] - view.base).astype(np.int32)
+            if len(rows):
+                yield at, reader.score(query, rows, budget)
 
     # --- documents -----------------------------------------------------------------------------------------------------------
 
@@ -390,3 +286,79 @@ class Shard:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one shard found: per query of the plan its hits and coverage. entries: those in scope of each view; None: all live."""
+
+    shard: Shard
+    hits: list[Hits]
+    status: list[LayerStatus]
+    entries: list[Array] | None
+
+
+def search(shards: Sequence[Shard], plan: Plan, budget: Budget) -> Candidates:
+    """Candidates of several shards as if they were one: each space's best documents, every one of them scored by every space.
+
+    So no space's cut-off hides evidence. All shards are searched before any candidate is scored by the other spaces: only what is
+    among the best of all needs that, a quarter of what four shards find.
+    """
+    finding = Budget(budget.remaining_s - min(SCORING_S, SCORING_SHARE * max(budget.remaining_s, 0.0)))
+    found: list[Finding] = []
+    status: list[LayerStatus] = []
+    for shard in shards:
+        if found and finding.expired:
+            reason = "the time budget ended before this shard"
+            status += [LayerStatus(q.space, shard.number, "late", 0, shard.n_docs, reason) for q in plan.queries]
+        else:
+            found.append(shard.find_hits(plan, finding))
+            status += found[-1].status
+    offsets = [0, *accumulate(f.shard.n_rows for f in found)]
+    hits = [Hits.concatenate([f.hits[s] for f in found], offsets[:-1]) for s in range(len(plan.queries))]
+    listed = [h.top(plan.n_candidates) for h in hits]
+    numbers = np.unique(np.concatenate(listed)) if listed else np.zeros(0, np.int64)
+    edges = np.searchsorted(numbers, offsets).tolist()
+    shape = (len(numbers), len(plan.queries))
+    generated, scores = np.zeros(shape, bool), np.full(shape, np.nan)
+    starts, ends = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for s, query in enumerate(plan.queries):
+        generated[np.searchsorted(numbers, listed[s]), s] = True
+        table = (scores[:, s], starts[:, s], ends[:, s])
+        _place(numbers, hits[s], table)
+        for f, offset, low, high in zip(found, offsets, edges, edges[1:], strict=False):
+            space = f.shard.spaces.get(query.space)
+            if space is None or "refine" not in space.layer.roles or f.status[s].state == "failed":
+                continue
+            missing = low + np.flatnonzero(np.isnan(table[0][low:high]))
+            if len(missing):
+                for at, scored in f.shard.score(query, numbers[missing] - offset, f.entries, budget):
+                    _take_better(missing[at], scored, table)
+    hashes = [f.shard.hashes(numbers[low:high] - o) for f, o, low, high in zip(found, offsets, edges, edges[1:], strict=False)]
+    together = np.concatenate(hashes) if hashes else np.zeros((0, 20), np.uint8)
+    order = np.argsort(as_keys(together), kind="stable") if len(together) else np.zeros(0, np.int64)
+    return Candidates(
+        hashes=together[order],
+        generated=generated[order],
+        scores=scores[order],
+        starts=starts[order],
+        ends=ends[order],
+        moments=tuple(h.moments for h in hits),
+        n_matched=np.array([h.n_matched for h in hits], np.int64),
+        status=tuple(sorted(status, key=lambda s: (s.space, s.shard))),
+    )
+
+
+def _place(numbers: Array, hits: Hits, table: tuple[Array, Array, Array]) -> None:
+    """Writes the scores and spans of those hits that are among the ascending numbers into their rows of the table."""
+    if len(numbers):
+        at = np.minimum(np.searchsorted(numbers, hits.numbers), len(numbers) - 1)
+        known = numbers[at] == hits.numbers
+        for column, values in zip(table, (hits.scores, hits.starts, hits.ends), strict=True):
+            column[at[known]] = values[known]
+
+
+def _take_better(at: Array, scored: Scored, table: tuple[Array, Array, Array]) -> None:
+    """Writes scores and spans into rows `at` of the table, of a row's several scores the best; nan is none."""
+    order = np.argsort(scored.scores, kind="stable")  # ascending: the best is written last
+    order = order[~(np.isnan(scored.scores[order]) | (table[0][at[order]] >= scored.scores[order]))]
+    for column, values in zip(table, (scored.scores, scored.starts, scored.ends), strict=True):
+        column[at[order]] = values[order]

@@ -51,6 +51,50 @@ def best_units(scores, offsets, best, which):
                 best[group], which[group] = scores[i], i
 
 
+@jit(fastmath=True)
+def sketch_scores(codes, scales, units, query, scores):
+    """scores[i] = <codes[units[i]], query> x scales[units[i]] in any order of addition: these scores only select.
+
+    codes: (u, dim) int8; scales: (u,) float32; units: (n,) int; query: (dim,) float32; scores: (n,) float32, written.
+    """
+    for i in range(len(units)):
+        row = codes[units[i]]
+        total = np.float32(0.0)
+        for d in range(len(query)):
+            total += np.float32(row[d]) * query[d]
+        scores[i] = total * scales[units[i]]
+
+
+@jit
+def bounds_of_best(scores, errors, units, offsets, lower, upper):
+    """Between what each group's best score can lie, where scores[i] may be wrong by errors[units[i]].
+
+    scores: (n,) float32; errors: (u,) float32; units: (n,) int; offsets: (g + 1,) int64 into scores; lower, upper: (g,) float64.
+    """
+    for group in range(len(offsets) - 1):
+        lower[group] = upper[group] = -np.inf
+        for i in range(offsets[group], offsets[group + 1]):
+            score, error = np.float64(scores[i]), np.float64(errors[units[i]])
+            lower[group] = max(lower[group], score - error)
+            upper[group] = max(upper[group], score + error)
+
+
+@jit
+def possible_best(scores, errors, units, offsets, lower, upper, floor, chosen):
+    """Places of what can be its group's best, in groups whose best can be `floor` or more: written to `chosen`; returns how many.
+
+    As for `bounds_of_best`, which gave lower and upper; chosen: (n,) int64.
+    """
+    n = 0
+    for group in range(len(offsets) - 1):
+        if upper[group] >= floor:
+            for i in range(offsets[group], offsets[group + 1]):
+                if np.float64(scores[i]) + np.float64(errors[units[i]]) >= lower[group]:
+                    chosen[n] = i
+                    n += 1
+    return n
+
+
 @jit
 def sum_tokens(table, rows, weights, tokens, word_offsets, words, text_offsets, sums):
     """sums[t] = the weighted vectors of all tokens of text t, added in reading order.

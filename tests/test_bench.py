@@ -5,7 +5,6 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from jobs import bench, bench_http, bench_index, bench_query
@@ -111,15 +110,15 @@ def test_an_engine_that_does_not_start_is_named():
 
 def test_http_is_measured_beside_bare_paths(tiny_library, tmp_path, capsys):
     out = tmp_path / "figures.json"
-    assert bench.main(["http", "--clients", "1,2", "--seconds", "0.2", "--rounds", "1", "--json", str(out)]) == 0
+    assert bench.main(["http", "--servers", "process", "--clients", "1,2", "--seconds", "0.2", "--rounds", "1", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert found["machine"]["cores"] >= 1 and len(found["machine"]["load_after"]) == 3
     for n_clients in ("1", "2"):
-        figures = found["http"]["clients"][n_clients]
+        figures = found["http"]["servers"]["process"][n_clients]
         for path in ("search", "healthz", "bare uvicorn echo"):
             assert {"answers", "per_s", "p50_ms", "p99_ms"} <= set(figures[path])
         steps = set(figures["search"]["p50_ms of"])
-        assert {"prepare", "scatter", "fuse", "excerpts", "total", "http", "layer_bm25", "layer_static"} <= steps
+        assert {"parse", "prepare", "scatter", "fuse", "excerpts", "total", "write", "http", "layer_bm25", "layer_static"} <= steps
 
 
 def test_index_and_imports_are_measured(tiny_library, tmp_path, capsys):
@@ -135,32 +134,3 @@ def test_sizes_are_whole_numbers(capsys):
     with pytest.raises(SystemExit):
         bench.main(["query", "--passages", "many"])
     assert "whole numbers" in capsys.readouterr().err
-
-
-def test_the_best_rows_are_found_though_lesser_ones_are_passed_over():
-    """`add_windows` may leave rows too low that cannot be among the k best; many equal scores, rows of several units."""
-    from shards.posting_kernels import BLOCK, add_windows, top_rows
-    from shards.postings import sealed
-
-    rng = np.random.default_rng(3)
-    n_units = 5 * BLOCK + 77
-    unit_rows = np.sort(rng.integers(0, n_units // 2, n_units)).astype(np.int32)
-    units = np.sort(rng.choice(n_units, n_units // 2, replace=False)).astype(np.int32)
-    tfs = rng.integers(1, 5, len(units)).astype(np.uint8)
-    n_rows = int(unit_rows[-1]) + 1
-    live = rng.random(n_rows) < 0.9
-    size = 2 * BLOCK
-    counts = np.add.reduceat(live[unit_rows], np.arange(0, n_units, size), dtype=np.int64)
-
-    def scored(k: int) -> tuple[list[int], list[float], list[int], list[float], int]:
-        best, best_units = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.int32)
-        moments = np.zeros(3)
-        matched = add_windows(
-            sealed(units), sealed(tfs), sealed(np.ones(n_units, np.float32)), np.ones(1, np.float32), np.zeros(1, np.int64),
-            np.array([len(units)]), sealed(unit_rows), sealed(live), sealed(live), counts, np.zeros(size, np.float32), 0,
-            len(counts), moments, best, best_units, k, k > 0,
-        )  # fmt: skip
-        rows = top_rows(best, n_rows, 10)
-        return rows.tolist(), best[rows].tolist(), best_units[rows].tolist(), moments.tolist(), matched
-
-    assert scored(11) == scored(0)

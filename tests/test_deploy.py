@@ -43,11 +43,37 @@ def test_the_job_deploys_replaces_and_removes_the_application(cluster, namespace
         assert httpx.get(f"{url}/v1/status").status_code == 200
 
         elsewhere = Settings.load({}, **{**given, "port": free_port()}).service_settings()
+        assert deploy(elsewhere) == elsewhere.front.url != url  # it listens itself, so it can move
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/healthz")
+        with pytest.raises(NotDeployed, match="keeps these"):  # Serve runs, and it runs without proxies
+            deploy(through_proxy(elsewhere), timeout_s=5)
+    finally:
+        assert stop(namespace)
+    assert not stop(namespace)
+
+
+def through_proxy(settings):
+    return settings.model_copy(update={"front": settings.front.model_copy(update={"own_listener": False})})
+
+
+def test_through_serves_proxy_it_answers_the_same_and_stays_there(cluster, namespace, tmp_path: Path):
+    from jobs.deploy import NotDeployed, deploy, stop
+
+    given = {"store": str(tmp_path / "index"), "cache": str(tmp_path / "cache"), "port": free_port(), "namespace": namespace}
+    settings = Settings.load({}, **given, api_keys=[KEY]).service_settings()
+    try:
+        url = deploy(through_proxy(settings))
+        assert httpx.get(f"{url}/v1/status").status_code == 401
+        body = {"corpus": "a", "query": "x" * (1 << 20)}
+        assert httpx.post(f"{url}/v1/search", json=body, headers={"X-API-Key": KEY}, timeout=30).status_code == 413
+        assert httpx.get(f"{url}/v1/status", headers={"X-API-Key": KEY}).json()["store"] == given["store"]
+        assert deploy(settings) == url  # the proxy that is there goes on being used
+        elsewhere = Settings.load({}, **{**given, "port": free_port()}).service_settings()
         with pytest.raises(NotDeployed, match="keeps these"):
             deploy(elsewhere, timeout_s=5)
     finally:
         assert stop(namespace)
-    assert not stop(namespace)
 
 
 def test_a_cluster_needs_a_port_of_its_own(tmp_path: Path):

@@ -1,10 +1,13 @@
 """Excerpts: the piece of a document that shows why it was found, at most so long, never inside a character."""
 
+import re
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.excerpts import excerpt
+from shards.excerpts import excerpt, focus
 
 TEXT = "first line\nsecond line with a needle in it\nthird line\n" + "filler words here\n" * 40 + "and a thimble at the end\n"
 
@@ -41,3 +44,22 @@ def test_excerpts_are_pieces_of_the_text_in_whole_characters(text, start, length
     found = excerpt(memoryview(data), start, start + length, ("a", "é"), size)
     assert data[found.start : found.end].decode() == found.text
     assert len(found.text.encode()) <= 2 * size + 4
+
+
+def slow_focus(text: bytes, words: list[str], window: int) -> int:
+    """Every window that begins with an occurrence, the first that shows the most distinct words."""
+    longest_first = sorted({word.encode() for word in words}, key=lambda w: (-len(w), w))
+    found = list(re.finditer(b"|".join(map(re.escape, longest_first)), text.lower()))
+    best, best_at = 0, 0
+    for last in range(len(found)):
+        inside = [m for m in found[: last + 1] if found[last].start() - m.start() <= window]
+        if len({m[0] for m in inside}) > best:
+            best, best_at = len({m[0] for m in inside}), inside[0].start()
+    return best_at
+
+
+@given(st.text("aAbBc é", max_size=120), st.lists(st.text("abcé", min_size=1, max_size=3), max_size=5, unique=True), st.integers(1, 60))
+def test_the_window_with_the_most_words_is_the_one_that_a_slow_search_finds(text, words, window):
+    data = text.encode()
+    expected = slow_focus(data, words, window) if words and len(data) > window else 0
+    assert focus(np.frombuffer(data, np.uint8), words, window) == expected

@@ -285,6 +285,41 @@ def test_a_tie_at_the_edge_of_the_candidates_is_left_to_the_scan(monkeypatch):
     assert spied.refused == 1
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("dim", [3, 64, 256])
+def test_sketches_never_change_a_result(seed, dim):
+    """Clusters closer than eight bits can tell, equal passages, empty ones; deleted documents, filters, any number of hits."""
+    rng = np.random.default_rng([seed, dim])
+    counts = rng.integers(0, 9, 700)
+    n = counts.sum()
+    vectors = unit_rows(random_units(seed, 8, dim)[rng.integers(8, size=n)] + rng.standard_normal((n, dim)) * rng.choice([0.001, 0.5]))
+    vectors[rng.integers(n, size=40)] = vectors[0]
+    vectors[rng.integers(n, size=5)] = 0.0
+    _, reader = segment_of(vectors, counts, rng.random(700) < rng.choice([0.6, 1.0]), np.ones(700, bool))
+    sketch = reader._sketch
+    assert sketch is not None
+    queries = [*random_units(seed + 100, 3, dim), vectors[0]]
+    for query in queries:
+        exact = vectors.astype(np.float64) @ query.astype(np.float64)
+        near = (sketch.codes.astype(np.float64) @ query.astype(np.float64)) * sketch.scales
+        assert (np.abs(exact - near) <= sketch.errors).all()
+        for k in (1, 10, 100, 1000):
+            for allowed in (None, rng.random(700) < 0.9):
+                found = []
+                for reader._sketch in (sketch, None):
+                    f = reader.search(ask(query), allowed, k, Budget())
+                    places = (f.rows.tolist(), f.scores.tobytes(), f.starts.tolist(), f.ends.tolist())
+                    found.append((*places, f.n_matched, f.moments, f.rows_covered, f.rows_total))
+                assert found[0] == found[1], (seed, dim, k)
+
+
+def test_a_sketch_leaves_few_units_of_ordinary_vectors():
+    _, reader = segment_of(random_units(0, 4_000, 64), [20] * 200)
+    query = random_units(1, 1, 64)[0].astype(np.float64)
+    chosen = reader._sketch.candidates(reader._live_units, reader._live_offsets, query, 100)
+    assert 100 <= len(chosen) < 1_000
+
+
 @pytest.mark.parametrize("dim", [1, 7, 384, 4096])
 def test_float32_scores_stay_within_their_bound(dim):
     """Also where all products have one sign, so that rounding errors add up instead of cancelling."""

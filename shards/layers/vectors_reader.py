@@ -1,7 +1,8 @@
-"""Searching one segment's vectors: exact, with canonical float64 scores, by one of two ways that give the same result.
+"""Searching one segment's vectors: exact, with canonical float64 scores, by one of three ways that give the same result.
 
-The scan scores every passage in scope. In large segments faiss names candidates in float32 first (`shards.vector_candidates`)
-and only those are scored; where that is not proven to be complete, the scan follows.
+The scan scores every passage in scope. In segments of some thousands a sketch of one byte per component leaves the few that can
+be a row's best (`shards.vector_sketches`). In large segments faiss names candidates in float32 first
+(`shards.vector_candidates`) and only those are scored; where that is not proven to be complete, the scan follows.
 """
 
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from shards.plan import SpaceQuery
 from shards.types import Array, Arrays, Budget, Found, Moments, Scored
 from shards.vector_candidates import best_units
 from shards.vector_moments import VectorMoments
+from shards.vector_sketches import Sketch
 
 _SLICE_COMPONENTS = 1 << 22  # between two looks at the clock: 16 MB, 1 ms from memory, a few from a cold disk
 
@@ -21,6 +23,7 @@ _SLICE_COMPONENTS = 1 << 22  # between two looks at the clock: 16 MB, 1 ms from 
 _FLAT_UNITS = 16_384  # in smaller segments there is nothing to win, and faiss takes .1 s to import
 _FLAT_SHARE = 0.5  # of the segment's units that must be wanted: faiss looks at all of them
 _FLAT_UNITS_PER_HIT = 128  # even at 60 to 120: keeping longer lists costs what the search saves
+_SKETCH_UNITS = 1_024  # wanted at least; a segment of so many keeps a sketch, a quarter of its vectors' bytes, unless faiss has it
 
 
 class _Hits(NamedTuple):
@@ -44,17 +47,22 @@ class VectorReader:
         unit_is_live = self._live[self._unit_rows]
         self._live_units = np.flatnonzero(unit_is_live)
         self.n_units = len(self._live_units)
+        self._live_offsets = self._offsets(self._live_units)
+        self._sketch = Sketch(self._vectors) if _SKETCH_UNITS <= len(self._vectors) < _FLAT_UNITS else None
         self._moments = self._open_moments(arrays, unit_is_live)
 
     def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget) -> Found:
         vector = self._vector(query)
         wanted = self._live if allowed is None else self._live & allowed
         in_scope = wanted & self._in_scope
-        rows_total = int(wanted.sum())
+        rows_total = np.count_nonzero(wanted)
         units = self._live_units if rows_total == self._n_live else np.flatnonzero(wanted[self._unit_rows])
         hits = None
         if len(units) >= max(_FLAT_UNITS, _FLAT_SHARE * len(self._vectors), _FLAT_UNITS_PER_HIT * k):
             hits = self._search_flat(vector, wanted, k, budget)
+        elif self._sketch is not None and len(units) >= _SKETCH_UNITS and not budget.expired:
+            chosen = units[self._sketch.candidates(units, self._offsets(units), vector, k)]
+            hits = self._best_rows(chosen, self._scores(chosen, vector, Budget()), k, len(self._live))
         if hits is None:
             hits = self._search_scan(vector, units, k, budget)
         return Found(
@@ -64,7 +72,7 @@ class VectorReader:
             ends=self._ends[hits.units],
             n_matched=int(np.searchsorted(units, self._row_units[hits.n_rows])),
             moments=self._moments.along(vector) if self._moments else self._direct_moments(vector),
-            rows_covered=int(in_scope[: hits.n_rows].sum()),
+            rows_covered=np.count_nonzero(in_scope[: hits.n_rows]),
             rows_total=rows_total,
         )
 
@@ -92,11 +100,16 @@ class VectorReader:
         return int(np.searchsorted(self._row_units, n_units, "right")) - 1
 
     def _best_rows(self, units: Array, scores: Array, k: int, n_rows: int) -> "_Hits":
-        unit_rows = self._unit_rows[units]
-        firsts = np.flatnonzero(np.r_[True, unit_rows[1:] != unit_rows[:-1]][: len(units)])
-        best, which = _best(scores, np.r_[firsts, len(units)])
+        best, which = _best(scores, self._offsets(units))
         top = _top(best, k)
         return _Hits(units[which[top]], best[top], n_rows)
+
+    def _offsets(self, units: Array) -> Array:
+        """Where each row's part of ascending units begins, and the end: (rows + 1,) int64."""
+        if units is self._live_units and hasattr(self, "_live_offsets"):
+            return self._live_offsets
+        rows = self._unit_rows[units]
+        return np.concatenate([[0], np.flatnonzero(rows[1:] != rows[:-1]) + 1, [len(units)]]) if len(units) else np.zeros(1, np.int64)
 
     def score(self, query: SpaceQuery, rows: Array, budget: Budget) -> Scored:
         rows = np.asarray(rows, np.int64)

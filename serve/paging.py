@@ -1,0 +1,40 @@
+"""Cursors: where the next page of an answer begins, on the generation and with the request that the first one had."""
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+
+from serve.schema import SearchRequest
+from shards.errors import BadQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where the next page begins. n_candidates is kept: another number could change the order of what was already shown."""
+
+    generation: int
+    offset: int
+    n_candidates: int
+    request: str
+
+    def encode(self) -> str:
+        body = json.dumps([self.generation, self.offset, self.n_candidates, self.request])
+        return base64.urlsafe_b64encode(body.encode()).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str, request: str) -> "Cursor":
+        try:
+            body = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            cursor = cls(int(body[0]), int(body[1]), int(body[2]), str(body[3]))
+        except (ValueError, LookupError, TypeError):
+            raise BadQuery("The cursor is not one that a previous answer gave. Leave it out to start at the first page.") from None
+        if cursor.request != request:
+            raise BadQuery("The cursor belongs to another request. Send it with the same query, layers and filters.")
+        return cursor
+
+
+def identity(request: SearchRequest) -> str:
+    """What must not change between pages."""
+    body = request.model_dump_json(include={"corpus", "query", "forms", "layers", "paths", "where"})
+    return hashlib.sha256(body.encode()).hexdigest()[:12]
