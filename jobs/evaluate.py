@@ -67,8 +67,9 @@ def parser() -> argparse.ArgumentParser:
     what = p.add_argument_group("what is judged")
     what.add_argument("--dataset", type=Path, metavar="DIR", help="a folder in BEIR layout")
     what.add_argument("--docstrings", nargs="?", type=Path, const=docstrings.standard_library(), metavar="DIR",
-                      help="instead, the Python functions in DIR (default: the standard library) without their docstrings, of which "
-                      "the first sentences are asked")  # fmt: skip
+                      help="instead, the Python functions in DIR (default: the standard library), tests aside: the first sentence of "
+                      f"a docstring is asked, {docstrings.MAX_QUERIES:,} at most, its function without it is to be found among "
+                      f"{docstrings.MAX_DOCUMENTS:,} at most")  # fmt: skip
     what.add_argument("--split", default="test", help="which judgements: qrels/SPLIT.tsv (default: test)")
     what.add_argument("--queries", type=Path, metavar="FILE", help="BEIR's JSON lines, TREC topics, or lines id<TAB>text")
     what.add_argument("--qrels", type=Path, metavar="FILE", help="BEIR's three columns or TREC's four")

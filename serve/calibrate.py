@@ -17,7 +17,7 @@ from serve.evidence import SpaceFacts, weigh
 from shards.answerability import MIN_EXAMPLES, Answerability
 from shards.background import strangers
 from shards.candidates import merge
-from shards.cloze import masked_documents
+from shards.cloze import cloze_probes, masked_documents
 from shards.documents import Documents
 from shards.errors import StoreError
 from shards.generation import Generation
@@ -44,6 +44,7 @@ from shards.word_order import MAX_BYTES, WordOrder
 logger = logging.getLogger(__name__)
 
 EVERYTHING = Everything()
+N_CLOZE = 2 * N_PROBES  # that weights of spaces are learnt from: 128 left them too much to chance
 WORTH_THREADS = 100 << 20  # bytes of text
 N_EXAMPLES = 3 * N_PROBES // 2  # sentences that tell what is answered; 256 make the verdict no better
 MIN_SENSE = 4  # words; fewer make sense in any order
@@ -115,7 +116,7 @@ class Calibrator:
         n_docs = generation.root.n_docs
         version = generation.root.null_version + 1
         nulls = CorpusNulls(version, spaces, None, n_docs)
-        weights, cloze = self._weights(generation, shards, nulls, probes, dict(documents))
+        weights, cloze = self._weights(generation, shards, nulls, documents)
         nulls = replace(nulls, weights=weights, cloze=cloze)
         return self._learn(generation, shards, nulls, documents, candidates, counted)
 
@@ -161,41 +162,42 @@ class Calibrator:
         generation: Generation,
         shards: list[Shard],
         nulls: CorpusNulls,
-        probes: tuple[Probe, ...],
-        renditions: dict[bytes, bytes],
+        documents: list[tuple[bytes, bytes]],
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """What each similarity space counts, and its mean reciprocal rank, from cloze probes: each source without its sentence
-        competes with what a search finds for the sentence elsewhere."""
+        """What each similarity space counts, and its mean reciprocal rank, from cloze probes: each source without its sentence, or with
+        an echo of it, competes with what a search finds for the sentence elsewhere."""
         spaces = [s for _, s in sorted(generation.spaces.items()) if s.name in nulls.spaces]
-        kept, masked = masked_documents(probes, renditions)
-        if len(spaces) < 2 or not kept:
+        if len(spaces) < 2:
+            return {}, {}
+        kept, masked = masked_documents(cloze_probes(documents, N_CLOZE), dict(documents), echoes=True)
+        if not kept:
             return {}, {}
         row = {masked.hashes[i].tobytes(): i for i in range(len(masked))}
-        readers = [_masked_reader(space, masked, shards) for space in spaces]
-        choices: list[tuple[Array, Array]] = []
-        reciprocal = np.zeros(len(spaces))
-        for i, probe in enumerate(kept):
-            queries = [self._prepare(generation, space, probe.text) for space in spaces]
-            asked = [q for q in queries if q is not None]
-            plan = Plan(Everything(), tuple(asked), n_details=0, budget_s=60.0)
-            found = merge([shard.search(plan, Budget(plan.budget_s)) for shard in shards], plan.n_candidates)
-            others = (found.hashes != np.frombuffer(probe.source, np.uint8)).any(axis=1)
+        readers = {space.name: _masked_reader(space, masked, shards) for space in spaces}
+
+        def choose(probe: Probe) -> tuple[Array, Array]:
+            """Surprises of what is left of the probe's source, and of the other documents that are found."""
+            queries, found = self._search(generation, shards, spaces, probe.text)
+            others = np.zeros(0, bool) if found is None else (found.hashes != np.frombuffer(probe.source, np.uint8)).any(axis=1)
             right, rest = np.zeros(len(spaces)), np.zeros((int(others.sum()), len(spaces)))
-            for j, query in enumerate(queries):
-                if query is None:
-                    continue
-                at, null = asked.index(query), nulls.spaces[query.space]
-                scores, rows = readers[j].scan(query)
+            for at, query in enumerate(queries):
+                j, null = names.index(query.space), nulls.spaces[query.space]
+                scores, rows = readers[query.space].scan(query)
                 mine = scores[rows == row[probe.source]]
-                right[j] = _evidence(null, mine, found.moments[at]).max(initial=0.0)
+                right[j] = _evidence(null, mine[mine != 0.0], found.moments[at]).max(initial=0.0)  # 0: no match
                 rest[:, j] = _evidence(null, found.scores[others, at], found.moments[at])
-                reciprocal[j] += 1.0 / (1.0 + (rest[:, j] > right[j]).sum() + (rest[:, j] == right[j]).sum() / 2)
-            choices.append((right, rest))
-            self.report("weights of spaces", i + 1, len(kept), "queries")
+            return right, rest
+
+        names = [space.name for space in spaces]
+        choices, reciprocal = [], np.zeros(len(spaces))
+        with ThreadPoolExecutor(self.threads) as pool:
+            for i, (right, rest) in enumerate(_map(pool, generation)(choose, kept)):
+                choices.append((right, rest))
+                reciprocal += 1.0 / (1.0 + (rest > right).sum(axis=0) + (rest == right).sum(axis=0) / 2)
+                self.report("weights of spaces", i + 1, len(kept), "queries")
         weights = fit_weights(choices)
         if weights is None:
             return {}, {}
-        names = [space.name for space in spaces]
         return (
             dict(zip(names, weights.tolist(), strict=True)),
             dict(zip(names, np.round(reciprocal / len(kept), 6).tolist(), strict=True)),

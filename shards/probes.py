@@ -7,11 +7,12 @@ from a generator, so that the same corpus has the same null models on every mach
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from shards.kinds import kind_of
 from shards.types import Array
 
 N_PROBES = 128  # a dial; EVIDENCE section 8: nDCG is flat from 16 to 256
@@ -26,6 +27,12 @@ _LETTER = re.compile(r"[^\W\d_]")
 # What code wraps around its words; apostrophes, hyphens, commas and full stops stay, as people write them.
 _CODE = re.compile(r"[`{}\[\]()<>|\\/*#=+~^@$%&_;:\"]+|--+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n\s*\n")
+# In code: five words or more with nothing between them but spaces, commas, full stops and the marks of line comments.
+_RUN = re.compile(
+    r"(?<![\w.])[^\W\d_]+(?:['’\-][^\W\d_]+)*"
+    r"(?:(?:[,.]?[ \t]+|,?[ \t]*\n[ \t]*(?:#+|//+|\*+)?[ \t]*)[^\W\d_]+(?:['’\-][^\W\d_]+)*){4,39}(?![\w(\[=])"
+)
+_BETWEEN = re.compile(r"\s+(?:#+|//+|\*+)?\s*")
 _SPACES = re.compile(r"\s+")
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz012345"
 
@@ -100,6 +107,12 @@ def _has_letter(word: str) -> bool:
     return word.isalpha() or (not word.isdecimal() and _LETTER.search(word) is not None)
 
 
+def prose_in_code(text: str) -> list[str]:
+    """What people wrote between code, 5 to 40 words each: comments, docstrings, messages. Runs that read like code are left out."""
+    runs = (_BETWEEN.sub(" ", run.group()) for run in _RUN.finditer(text))
+    return [run for run in runs if kind_of(run.encode()).startswith("prose")]
+
+
 def window(document: bytes, rendition: bytes | memoryview, salt: bytes = b"") -> str:
     """The part of a document that is read: at a hashed place, so that long documents are not known by their beginnings alone."""
     start = 0
@@ -109,17 +122,21 @@ def window(document: bytes, rendition: bytes | memoryview, salt: bytes = b"") ->
 
 
 def choose_probes(
-    ranked: Iterable[tuple[bytes, bytes | memoryview]], salt: bytes = b"", n_probes: int = N_PROBES
+    ranked: Iterable[tuple[bytes, bytes | memoryview]],
+    salt: bytes = b"",
+    n_probes: int = N_PROBES,
+    pieces: Callable[[str], list[str]] = sentences,
 ) -> tuple[Probe, ...]:
     """One sentence from each of the first `n_probes` documents that have one.
 
-    ranked: (content hash, rendition) in the order of `rank_hashes`; read only as far as needed. A small corpus gives fewer.
+    ranked: (content hash, rendition) in the order of `rank_hashes`; read only as far as needed. A small corpus gives fewer. pieces: of
+    a text, those that could be asked.
     """
     probes: list[Probe] = []
     if n_probes < 1:
         return ()
     for document, rendition in ranked:
-        if choice := sentences(window(document, rendition, salt)):
+        if choice := pieces(window(document, rendition, salt)):
             probes.append(Probe(document, choice[_draw(salt, b"sentence", document) % len(choice)]))
             if len(probes) == n_probes:
                 break
@@ -138,6 +155,12 @@ def shorten(probes: Sequence[Probe], salt: bytes = b"") -> tuple[Probe, ...]:
         first = _draw(salt, b"part", i, probe.source) % (len(words) - n_words + 1)
         parts.append(Probe(probe.source, probe.text[words[first].start() : words[first + n_words - 1].end()]))
     return tuple(parts)
+
+
+def echo(probe: Probe, share: float, salt: bytes = b"") -> str:
+    """Some of a probe's words in their order, each kept with the probability `share`."""
+    words = words_of(probe.text)
+    return " ".join(word for i, word in enumerate(words) if _draw(salt, b"echo", i, probe.source) < share * 2**64)
 
 
 def swap_words(probes: Sequence[Probe], common: Collection[str], salt: bytes = b"") -> tuple[str, ...]:

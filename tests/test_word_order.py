@@ -26,7 +26,7 @@ def hashed(*texts):
     return hash_words(*packed(*texts), BYTE_KINDS)
 
 
-def sentences(n=4_000):
+def sentences(n=13_000):
     colours = ["red", "green", "blue", "grey"]
     return [f"the {colours[i % 4]} of the {colours[i // 4 % 4]} is a {colours[i // 16 % 4]}" for i in range(n)]
 
@@ -134,7 +134,7 @@ def test_frequent_words_are_found_among_others():
 def test_the_cohort_of_strangers_is_for_corpora_in_its_language():
     english = fitted([*BACKGROUND, *sentences()])
     assert strangers([], english)[: len(BACKGROUND)] == BACKGROUND
-    other = fitted([f"mi{i % 7} kon{i % 11} bela{i % 13} domo{i % 3} estas{i % 5}" for i in range(5_000)])
+    other = fitted([f"mi{i % 7} kon{i % 11} bela{i % 13} domo{i % 3} estas{i % 5}" for i in range(25_000)])
     own = [Probe(bytes([i]) * 20, f"mi{i} kon{i} bela{i} domo{i}") for i in range(12)]
     queries = strangers(own, other)
     assert len(queries) == 12 + 3 and not set(queries) & {*BACKGROUND, *(probe.text for probe in own)}
