@@ -4,6 +4,7 @@ Two passes over all live units per probe and space (`shards.nulls`). The work is
 scanned by a few threads.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +31,7 @@ from shards.probes import (
     Probe,
     choose_probes,
     count_words,
+    each_probe,
     rank_hashes,
     shorten,
     shuffle_words,
@@ -90,20 +92,19 @@ class Calibrator:
         documents = sample(shards)
         if not documents:
             return None
-        candidates = choose_probes(documents, n_probes=N_EXAMPLES)
         with ThreadPoolExecutor(1) as aside:  # counting words takes no part of the interpreter's lock from the scans
-            counted = aside.submit(WordOrder.fit, _texts(shards)) if len(candidates) >= MIN_EXAMPLES else None
-            return self._fit(generation, shards, documents, candidates, counted).to_bytes()
+            counted = aside.submit(WordOrder.fit, _texts(shards)) if len(documents) >= MIN_EXAMPLES else None
+            return self._fit(generation, shards, documents, counted).to_bytes()
 
     def _fit(
         self,
         generation: Generation,
         shards: list[Shard],
         documents: list[tuple[bytes, bytes]],
-        candidates: tuple[Probe, ...],
         counted: "Future[WordOrder | None] | None",
     ) -> CorpusNulls:
-        probes = candidates[:N_PROBES]
+        offered = each_probe(documents)
+        probes = tuple(itertools.islice(offered, N_PROBES))
         spaces: dict[str, SpaceNull] = {}
         for name, space in sorted(generation.spaces.items()):
             if space.layer.null != "moments":
@@ -118,7 +119,7 @@ class Calibrator:
         nulls = CorpusNulls(version, spaces, None, n_docs)
         weights, cloze = self._weights(generation, shards, nulls, documents)
         nulls = replace(nulls, weights=weights, cloze=cloze)
-        return self._learn(generation, shards, nulls, documents, candidates, counted)
+        return self._learn(generation, shards, nulls, documents, probes, offered, counted)
 
     def _prepare(self, generation: Generation, space: Space, text: str) -> SpaceQuery | None:
         query = space.layer.prepare(Request(text), generation.statistics(space.name))
@@ -151,9 +152,9 @@ class Calibrator:
             for i, ((query, probe), scan) in enumerate(zip(asked, scans, strict=True)):
                 ranks.append(second(query, probe.source, scan, median))
                 self.report(step, len(asked) + i + 1, total, "queries")
-            home = [(probe.n_words, scan) for (_, probe), scan in zip(asked, scans, strict=True)]
+            home = [(probe.n_words, _best(query, scan)) for (query, probe), scan in zip(asked, scans, strict=True)]
             for i, (query, probe) in enumerate(parts):
-                home.append((probe.n_words, first(query, probe.source)))
+                home.append((probe.n_words, _best(query, first(query, probe.source))))
                 self.report(step, 2 * len(asked) + i + 1, total, "queries")
         return fit_space(scans, ranks, home)
 
@@ -210,6 +211,7 @@ class Calibrator:
         nulls: CorpusNulls,
         documents: list[tuple[bytes, bytes]],
         probes: tuple[Probe, ...],
+        more: Iterator[Probe],
         counted: "Future[WordOrder | None] | None",
     ) -> CorpusNulls:
         """The null of fused evidence, from words in senseless order; and what tells the corpus's own sentences and their parts, seen
@@ -218,7 +220,8 @@ class Calibrator:
         whole = [s for s in similar if s.name in nulls.spaces and not s.scope]
         if not similar:
             return nulls
-        kept, masked = masked_documents(probes, dict(documents))
+        # Of small documents too little is left without their sentence: then more of them are looked at.
+        kept, masked = masked_documents(itertools.chain(probes, more), dict(documents), limit=N_EXAMPLES)
         own = [*kept, *shorten(kept)]
         words = counted.result() if counted is not None and whole and len(kept) >= MIN_EXAMPLES else None
         # In length like sentences and like what people ask.
@@ -315,6 +318,12 @@ def _texts(shards: list[Shard]) -> list[tuple[Array, Array, Array]]:
 def _map(pool: ThreadPoolExecutor, generation: Generation) -> Callable[..., Iterator[Any]]:
     """The pool's `map` where scans take milliseconds; else that of the interpreter, for whose lock threads would wait longer."""
     return pool.map if generation.root.text_bytes >= WORTH_THREADS else map
+
+
+def _best(query: SpaceQuery, scan: ProbeScan) -> float:
+    """How near the best document comes that is not the query's source: its score, as a share of what is asked for where that is
+    known."""
+    return scan.best / (query.most or 1.0)
 
 
 def _fact(generation: Generation, query: SpaceQuery) -> SpaceFacts:

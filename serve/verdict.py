@@ -49,7 +49,7 @@ def conformal_ps(fused: Fused, spaces: Sequence[SpaceFacts], nulls: CorpusNulls 
             continue
         scores = fused.scores[:, j]
         best = float(np.max(scores, initial=-np.inf, where=~np.isnan(scores)))
-        p = null.conformal_p(best, 1 if n_words is None else n_words)
+        p = null.conformal_p(best / (space.most or 1.0), 1 if n_words is None else n_words)
         moments = fused.moments[j]
         # Where no unit of the whole corpus stands out, the scope hides nothing: p stays.
         if moments is not None and moments.m2 > 0:

@@ -54,15 +54,18 @@ def mask(rendition: bytes, sentence: str) -> bytes | None:
 
 
 def masked_documents(
-    probes: Iterable[Probe], renditions: dict[bytes, bytes], echoes: bool = False
+    probes: Iterable[Probe], renditions: dict[bytes, bytes], echoes: bool = False, limit: int | None = None
 ) -> tuple[list[Probe], Documents]:
-    """Probes that can be masked, and what is left of their sources, as documents under the sources' hashes.
+    """Probes that can be masked, the first `limit`, and what is left of their sources, as documents under the sources' hashes.
 
-    renditions: of the probes' sources, by content hash. echoes: whether two of five, code aside, keep some words of the sentence. Kinds are
-    those of what is left.
+    renditions: of the probes' sources, by content hash. echoes: whether two of five, code aside, keep some words of the sentence. Kinds
+    are those of what is left.
     """
-    kept, items = [], []
+    kept: list[Probe] = []
+    items = []
     for probe in probes:
+        if len(kept) == limit:
+            break
         left = mask(renditions[probe.source], probe.text)
         if left is not None:
             kind = kind_of(left)

@@ -29,6 +29,7 @@ MIN_UNITS = 30  # below, a table of z would be a table of accidents: surprise co
 MIN_SD = 1e-6
 MIN_BETA = 0.05  # nats, of fused evidence
 TYPICAL_WORDS = 8  # how long a query is held to be that has no words
+NO_HOME = {"home_maxima": [], "home_words": []}  # format 1 had raw scores there
 _DIGITS = 6  # kept of what is learnt of fused evidence
 TAIL_P = 1e-3  # above this quantile the table gives way to an exponential
 MIN_TAIL = 30  # … or above so many observations, so that a small corpus has a mean excess too
@@ -206,7 +207,8 @@ class SpaceNull:
     median_sd: of the probes' scores, see `sd_floor`
     known_item: mean reciprocal rank of a probe's own document among all (ties at half), nan if not measured
     gate: in [0, 1], how far that is above chance
-    home_maxima: (H,) float64, best raw scores of queries that are at home here (probes and parts of them), source excluded
+    home_maxima: (H,) float64, best raw scores of queries that are at home here (probes and parts of them), source excluded; as a share
+        of `SpaceQuery.most` where the layer tells it: words that nothing knows must not raise what is asked for alone
     home_words: (H,) int64, how many words each of these has
     """
 
@@ -237,7 +239,7 @@ class SpaceNull:
         return soft_cap(inside + np.maximum(z - last, 0.0) / self.tail_scale, self.cap)
 
     def conformal_p(self, best: float, n_words: int) -> float:
-        """The p of "this query is as much at home here as the corpus's own sentences are", from its best raw score.
+        """The p of "this query is as much at home here as the corpus's own sentences are", from its best raw score (share).
 
         Rank among the 64 probes nearest in length, because raw scores grow with it: (1 + those with best <= this) / (1 + 64).
         Small where the query finds less than almost any of them. 1 where no probe was asked. Never from z: a query's own
@@ -287,11 +289,11 @@ def known_item_gate(known_item: float, n_docs: int) -> float:
 
 
 def fit_space(
-    scans: Sequence[ProbeScan], ranks: Sequence[ProbeRank], home: Sequence[tuple[int, ProbeScan]] = ()
+    scans: Sequence[ProbeScan], ranks: Sequence[ProbeRank], home: Sequence[tuple[int, float]] = ()
 ) -> SpaceNull | None:
     """The null model of a space from the merged passes of its probes, one each, in the same order.
 
-    home: (number of words, merged first pass) of the probes and of parts of them (`shards.probes.shorten`). None where the space
+    home: (number of words, `home_maxima`) of the probes and of parts of them (`shards.probes.shorten`). None where the space
     has fewer than 30 units or no probe was asked: then `normal_surprise` serves.
     """
     if not scans or scans[0].moments.n < MIN_UNITS:
@@ -323,7 +325,7 @@ def fit_space(
         median_sd=median_sd(scans),
         known_item=known_item,
         gate=known_item_gate(known_item, n_docs),
-        home_maxima=np.array([scan.best for _, scan in home], np.float64),
+        home_maxima=np.array([best for _, best in home], np.float64),
         home_words=np.array([n_words for n_words, _ in home], np.int64),
     )
 
@@ -431,7 +433,7 @@ class CorpusNulls:
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str = "null models") -> "CorpusNulls":
-        """What `to_bytes` gave, to the bit; format 1, which was JSON alone, without its answerability.
+        """What `to_bytes` gave, to the bit; format 1, which was JSON alone, without what told nonsense.
 
         what: names the file in errors. Raises Corrupt, and ValueError for a format that this build cannot read.
         """
@@ -443,7 +445,7 @@ class CorpusNulls:
         fused, learnt = value["fused"], None if old else value["answerability"]
         return cls(
             value["version"],
-            {name: SpaceNull.from_json(space) for name, space in value["spaces"].items()},
+            {name: SpaceNull.from_json(space | NO_HOME if old else space) for name, space in value["spaces"].items()},
             None if fused is None else _fused_null(fused),
             value["n_docs"],
             value.get("weights", {}),

@@ -7,8 +7,9 @@ from a generator, so that the same corpus has the same null models on every mach
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -121,26 +122,27 @@ def window(document: bytes, rendition: bytes | memoryview, salt: bytes = b"") ->
     return bytes(rendition[start : start + WINDOW_BYTES]).decode("utf-8", "ignore")
 
 
+def each_probe(
+    ranked: Iterable[tuple[bytes, bytes | memoryview]], salt: bytes = b"", pieces: Callable[[str], list[str]] = sentences
+) -> Iterator[Probe]:
+    """One sentence from each document that has one.
+
+    ranked: (content hash, rendition) in the order of `rank_hashes`; read only as far as needed. pieces: of a text, those that could be
+    asked.
+    """
+    for document, rendition in ranked:
+        if choice := pieces(window(document, rendition, salt)):
+            yield Probe(document, choice[_draw(salt, b"sentence", document) % len(choice)])
+
+
 def choose_probes(
     ranked: Iterable[tuple[bytes, bytes | memoryview]],
     salt: bytes = b"",
     n_probes: int = N_PROBES,
     pieces: Callable[[str], list[str]] = sentences,
 ) -> tuple[Probe, ...]:
-    """One sentence from each of the first `n_probes` documents that have one.
-
-    ranked: (content hash, rendition) in the order of `rank_hashes`; read only as far as needed. A small corpus gives fewer. pieces: of
-    a text, those that could be asked.
-    """
-    probes: list[Probe] = []
-    if n_probes < 1:
-        return ()
-    for document, rendition in ranked:
-        if choice := pieces(window(document, rendition, salt)):
-            probes.append(Probe(document, choice[_draw(salt, b"sentence", document) % len(choice)]))
-            if len(probes) == n_probes:
-                break
-    return tuple(probes)
+    """The first `n_probes` of `each_probe`; a small corpus gives fewer."""
+    return tuple(islice(each_probe(ranked, salt, pieces), n_probes))
 
 
 def shorten(probes: Sequence[Probe], salt: bytes = b"") -> tuple[Probe, ...]:

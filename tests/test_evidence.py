@@ -28,7 +28,7 @@ def space_null(seed, lift=8.0):
     scores[np.arange(64), np.arange(64)] += lift
     scans = [ProbeScan.of(scores[i], rows, i) for i in range(64)]
     ranks = [ProbeRank.of(scores[i], rows, i, scans[i], median_sd(scans)) for i in range(64)]
-    return fit_space(scans, ranks, [(10, scan) for scan in scans])
+    return fit_space(scans, ranks, [(10, scan.best) for scan in scans])
 
 
 NULLS = CorpusNulls(

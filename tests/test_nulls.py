@@ -40,7 +40,7 @@ def fit(scores, rows, sources, parts=None, home=()):
     scans = [ProbeScan.merge([ProbeScan.of(*piece) for piece in split(i)]) for i in range(len(scores))]
     median = median_sd(scans)
     ranks = [ProbeRank.merge([ProbeRank.of(*piece, scans[i], median) for piece in split(i)]) for i in range(len(scores))]
-    return fit_space(scans, ranks, [(n_words, scans[i]) for i, n_words in enumerate(home)])
+    return fit_space(scans, ranks, [(n_words, scans[i].best) for i, n_words in enumerate(home)])
 
 
 def random_space(seed=0, n_probes=40, n_units=500, lift=6.0):
@@ -181,8 +181,8 @@ def test_too_few_known_items_leave_the_gate_open_and_unmeasured():
 
 def test_conformal_p_is_the_rank_among_probes_of_similar_length():
     scan = ProbeScan(Moments(100, 0.0, 100.0), math.nan, 0.0, 100)
-    home = [(2, ProbeScan(scan.moments, math.nan, 1.0 + i, 100)) for i in range(64)]
-    home += [(20, ProbeScan(scan.moments, math.nan, 101.0 + i, 100)) for i in range(64)]
+    home = [(2, 1.0 + i) for i in range(64)]
+    home += [(20, 101.0 + i) for i in range(64)]
     null = fit_space([scan], [ProbeRank(ZHistogram.of(np.zeros(100)), 0, 0)], home)
     assert null.conformal_p(-np.inf, 1) == 1 / 65
     assert null.conformal_p(32.5, 2) == 33 / 65
@@ -286,11 +286,11 @@ def test_the_largest_table_stays_below_64_kb():
     rng = np.random.default_rng(0)
     z = np.concatenate([rng.normal(0, 1, 100_000), np.exp(rng.uniform(0, 11, 100_000))])  # a tail over five decades
     scan = ProbeScan(Moments(200_000, 0.1, 200_000.0), math.nan, 1 / 3, 1000)
-    null = fit_space([scan], [ProbeRank(ZHistogram.of(z), 0, 0)], [(7, scan)] * 256)
+    null = fit_space([scan], [ProbeRank(ZHistogram.of(z), 0, 0)], [(7, scan.best)] * 256)
     assert len(json.dumps(null.to_json())) < 65_536
 
 
 def test_a_probe_without_any_other_match_keeps_its_minus_infinity():
     scan = ProbeScan(Moments(100, 0.0, 1.0), 3.0, -math.inf, 1)
-    null = fit_space([scan], [ProbeRank(ZHistogram.of(np.zeros(100)), 0, 0)], [(3, scan)])
+    null = fit_space([scan], [ProbeRank(ZHistogram.of(np.zeros(100)), 0, 0)], [(3, scan.best)])
     assert SpaceNull.from_json(json.loads(json.dumps(null.to_json(), allow_nan=False))).home_maxima.tolist() == [-math.inf]
