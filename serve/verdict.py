@@ -112,26 +112,30 @@ def judge(
     refused = {kind: margin for kind, margin in margins.items() if margin < 0}
     if refused and not explicit and (exact is None or exact[0] > 0):
         return "none", REFUSALS[min(refused, key=lambda kind: refused[kind])]
-    n_words = count_words(text) if n_words is None and text is not None else n_words
-    ps = conformal_ps(fused, spaces, nulls, n_words)
     fitted = "normal" not in fused.nulls
     if fitted and log_evalue <= math.log(STRONG_EVALUE):
         return "strong", f"senseless queries hardly find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
     if exact is not None and (exact[0] <= 0 or explicit):
         return "weak", f"{exact[1]} has a match that chance may give, too (E = {math.exp(min(exact[0], 700.0)):.1g})"
+    rare = log_evalue <= math.log(CHANCE_EVALUE)
+    why = "the query is at home here, but no document stands out from what chance gives"
+    if rare:
+        why = f"senseless queries seldom find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
+    if margins and not explicit:
+        return "weak", why
+    n_words = count_words(text) if n_words is None and text is not None else n_words
+    ps = conformal_ps(fused, spaces, nulls, n_words)
     if not ps:
         why = "no null model is fitted yet" if not fitted else "no similarity space looked at the whole scope"
         return "weak", f"{why}, so chance cannot be told from an answer"
     level = max(FOREIGN_P / len(ps), 1 / (1 + N_NEAR))  # with many spaces: where it finds less than for any probe
-    foreign = [name for name, p in ps.items() if p <= level] if explicit or not margins else []
+    foreign = [name for name, p in ps.items() if p <= level]
     # A single similarity space's own E is no veto: static vectors of 78 % of random strings have E <= 0.05 on CISI, since z only
     # tells that the best document stands out from the others, not that it is near.
-    if log_evalue > math.log(CHANCE_EVALUE) and (len(foreign) == len(ps) if explicit else foreign):
+    if not rare and (len(foreign) == len(ps) if explicit else foreign):
         name = min(foreign, key=lambda name: (ps[name], name))
         return "none", f"{name} finds less than for almost any of the corpus's own sentences (p = {ps[name]:.2g})"
-    if log_evalue <= math.log(CHANCE_EVALUE):
-        return "weak", f"senseless queries seldom find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
-    return "weak", "the query is at home here, but no document stands out from what chance gives"
+    return "weak", why
 
 
 def _best_exact(fused: Fused, spaces: Sequence[SpaceFacts]) -> tuple[float, str] | None:
