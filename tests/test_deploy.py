@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from ray_cluster import patience
 
 from jobs.settings import Settings
 from shards.errors import BadSpec
@@ -47,7 +48,7 @@ def test_the_job_deploys_replaces_and_removes_the_application(cluster, namespace
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/healthz")
         with pytest.raises(NotDeployed, match="keeps these"):  # Serve runs, and it runs without proxies
-            deploy(through_proxy(elsewhere), timeout_s=5)
+            deploy(through_proxy(elsewhere), timeout_s=patience(12))
     finally:
         assert stop(namespace)
     assert not stop(namespace)
@@ -71,7 +72,7 @@ def test_through_serves_proxy_it_answers_the_same_and_stays_there(cluster, names
         assert deploy(settings) == url  # the proxy that is there goes on being used
         elsewhere = Settings.load({}, **{**given, "port": free_port()}).service_settings()
         with pytest.raises(NotDeployed, match="keeps these"):
-            deploy(elsewhere, timeout_s=5)
+            deploy(elsewhere, timeout_s=patience(12))
     finally:
         assert stop(namespace)
 
