@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from serve.schema import SearchAnswer
 
 DEFAULT_LAYERS = "bm25,static"
+N_NONSENSE = 100
 BUDGET_MS = 60_000  # the most there is: an answer that was cut short is no measurement
 
 # What a coupling of layers adds to a search over them; one entry per way in which layers can be brought together.
@@ -74,9 +75,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--queries", type=Path, metavar="FILE", help="BEIR's JSON lines, TREC topics, or lines id<TAB>text")
     what.add_argument("--qrels", type=Path, metavar="FILE", help="BEIR's three columns or TREC's four")
     what.add_argument("--limit", type=int, metavar="N", help="only the first N judged queries")
-    what.add_argument("--nonsense", nargs="?", type=int, const=100, metavar="N",
+    what.add_argument("--nonsense", nargs="?", type=int, const=N_NONSENSE, metavar="N",
                       help="also count the verdicts on N random strings, N queries of the corpus's own words in random order, and "
-                      "N titles (default: 100)")  # fmt: skip
+                      f"N titles (default: {N_NONSENSE})")  # fmt: skip
     what.add_argument("--foreign", action="append", default=[], type=Path, metavar="DIR",
                       help="and on N queries of this other BEIR folder, which should find no answer here (repeatable)")  # fmt: skip
     where = p.add_argument_group("what is searched")
@@ -210,9 +211,10 @@ def _kinds(args: argparse.Namespace, judged: Judged) -> dict[str, list[str]]:
     """Queries whose right verdict is known; none where they were not asked for. Raises BadSpec."""
     if args.nonsense is None and not args.foreign:
         return {}
-    if not args.dataset or (args.nonsense or 1) < 1:
+    n = N_NONSENSE if args.nonsense is None else args.nonsense
+    if not args.dataset or n < 1:
         raise BadSpec("--nonsense N and --foreign DIR take N >= 1 and the documents of --dataset or --docstrings.")
-    return verdicts.questions(judged, datasets.find(args.dataset, "corpus.jsonl"), args.foreign, args.nonsense or 100)
+    return verdicts.questions(judged, datasets.find(args.dataset, "corpus.jsonl"), args.foreign, n)
 
 
 def _specs(args: argparse.Namespace) -> list[SpaceSpec]:

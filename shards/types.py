@@ -15,15 +15,6 @@ Arrays = dict[str, Array]  # what a layer keeps of one segment: named arrays, ma
 N_CANDIDATES = 100  # documents that each space contributes to a query; EVIDENCE: nDCG is flat from 50 to 200
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
-    """A place in a document: UTF-8 byte offsets [start, end) of its rendition."""
-
-    hash: bytes
-    start: int
-    end: int
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One place where a document was found: what filters and result rows see.

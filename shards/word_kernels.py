@@ -8,7 +8,6 @@ from shards.compiled import jit
 BYTE_KINDS = np.array(
     [4 if b >= 128 else 2 if chr(b).isdigit() else 1 if chr(b).isalpha() else 3 if chr(b) in "'-" else 0 for b in range(256)], np.uint8
 )
-SEPARATOR = np.uint32(0)
 
 
 @jit

@@ -77,10 +77,10 @@ class LayerContract:
     n_documents = 60
 
     def make_layer(self) -> Layer:
-        raise NotImplementedError
+        raise NotImplementedError  # each layer's test class gives its own
 
     def requests(self) -> list[Request]:
-        raise NotImplementedError
+        raise NotImplementedError  # likewise
 
     def documents(self, rng: np.random.Generator) -> list[Item]:
         return random_documents(rng, self.n_documents)

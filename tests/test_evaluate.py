@@ -314,6 +314,8 @@ def test_a_broken_archive_is_named(tmp_path):
     (["--dataset", "{folder}", "--docstrings"], "--dataset and --docstrings both name a collection"),
     (["--docstrings", "/nowhere"], "There is no folder /nowhere"),
     (["--dataset", "{folder}", "--limit", "0"], "--limit"),
+    (["--dataset", "{folder}", "--layers", "bm25", "--nonsense", "0"], "take N >= 1"),
+    (["--qrels", "{folder}/qrels/test.tsv", "--foreign", "{folder}"], "take N >= 1"),
     (["--qrels", "{folder}/qrels/test.tsv"], "Nothing to evaluate"),
     (["--qrels", "{folder}/qrels/test.tsv", "--corpus", "x"], "Searching needs queries"),
     (["--qrels", "{folder}/qrels/test.tsv", "--queries", "{folder}/queries.jsonl", "--corpus", "x", "--store", "{folder}"],

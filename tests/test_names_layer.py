@@ -78,7 +78,7 @@ def slow_tier(path: str, text: str) -> int:
 NAMES = st.text(alphabet="abA_/.1", min_size=1, max_size=8).filter(lambda text: text.strip("/") == text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(NAMES, min_size=1, max_size=8, unique=True), st.text(alphabet="abA/. 1", min_size=1, max_size=4))
 def test_each_path_is_in_the_tier_that_a_slow_reading_of_the_rules_gives(paths, text):
     text = re.sub(r"^(\./|/| )+", "", text.strip())
@@ -126,7 +126,7 @@ def test_starts_of_words_and_runs_count_more(better, worse, text):
     assert 1 < found[worse] < found[better] < 2
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(NAMES, min_size=1, max_size=8, unique=True), st.sampled_from(["*", "a*", "**/a", "a/*", "?", "[ab]*", "{a,b}*"]))
 def test_globs_find_what_the_scope_means_by_them(paths, glob):
     expected = {path: 6.0 for path in paths if glob_regex(glob).fullmatch(path)}

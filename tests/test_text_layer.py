@@ -96,7 +96,7 @@ PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXTS, PATTERNS)
 def test_regular_expressions_match_the_lines_that_python_matches_line_by_line(texts, pattern):
     reader, statistics, texts = reader_of(*texts)
@@ -112,7 +112,7 @@ def test_regular_expressions_match_the_lines_that_python_matches_line_by_line(te
     assert {row: hit[:2] for row, hit in as_dict(found).items()} == {row: hit[:2] for row, hit in slow(texts, find).items()}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TEXTS, st.text(alphabet="abB .x1é", min_size=1, max_size=3), st.booleans())
 def test_literals_match_the_lines_that_hold_them(texts, literal, sensitive):
     reader, statistics, texts = reader_of(*texts)

@@ -101,7 +101,7 @@ def test_a_run_of_paths_without_a_boundary_is_cut_at_the_largest_page() -> None:
     assert [child.n_rows for child in top.load(top.top(root)[0]).items] == [8, 8, 4]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_history_of_edits_gives_the_tree_that_building_gives(data: st.DataObject) -> None:
     """Also: the difference of two versions is what a comparison of their rows finds."""
