@@ -17,7 +17,6 @@ from serve.answerable import UNUSED, feature_names, features
 from serve.evidence import SpaceFacts, weigh
 from shards.answerability import MIN_EXAMPLES, Answerability
 from shards.background import strangers
-from shards.candidates import merge
 from shards.cloze import cloze_probes, masked_documents
 from shards.documents import Documents
 from shards.errors import StoreError
@@ -38,7 +37,7 @@ from shards.probes import (
     word_pools,
 )
 from shards.segment import pack_entries
-from shards.shard import Shard, Space
+from shards.shard import Shard, Space, search
 from shards.types import Array, Budget, Candidates, Moments
 from shards.weights import fit_weights
 from shards.word_order import MAX_BYTES, WordOrder
@@ -283,7 +282,7 @@ class Calibrator:
         if not queries:
             return [], None
         plan = Plan(Everything(), tuple(queries), n_details=0, budget_s=60.0)
-        return queries, merge([shard.search(plan, Budget(plan.budget_s)) for shard in shards], plan.n_candidates)
+        return queries, search(shards, plan, Budget(plan.budget_s))
 
 
 @dataclass(frozen=True, slots=True)
