@@ -56,9 +56,11 @@ class Highlighter:
         self._prefixes = tuple(w for w in self._folded if len(w) >= MIN_STEM_CHARS and w.isalpha())
         self._unspaced = [re.compile(re.escape(w)) for w in self.words if _UNSPACED.search(w)]
         self._patterns = [_compile(pattern) for pattern in patterns if pattern.text]
-        # language -> token -> ranges of it to mark: excerpts of one answer are made of the same words
-        self._seen: dict[str, dict[str, tuple[tuple[int, int], ...]]] = {}
-        self._keys: dict[str, frozenset[str]] = {}  # language -> what a form of a word has at least one of, see `_Token`
+        # language -> token -> ranges of it to mark, of tokens that have any: excerpts of one answer are made of the same words
+        self._marked: dict[str, dict[str, tuple[tuple[int, int], ...]]] = {}
+        # language -> when it was asked, and tokens that share a key with a word, see `_Tokens`
+        self._likely: dict[str, tuple[int, set[str]]] = {}
+        self._keys: dict[str, frozenset[str]] = {}  # language -> what a form of a word has at least one of
         self._stems: dict[str, frozenset[str]] = {}  # language -> stems of the words
 
     def marks(self, text: str, kind: str = "") -> list[tuple[int, int]]:
@@ -71,24 +73,26 @@ class Highlighter:
             found += _spans(pattern, text)
         if self._folded:
             language = _language(kind.partition(":")[2])
-            if language not in self._seen:
+            if language not in self._marked:
                 self._learn(language)
-            seen, keys = self._seen[language], self._keys[language]
+            marked, known = self._marked[language], _tokens_of(language)
             pieces = _WORD.split(text)  # what lies between tokens, a token, what lies between, …
             tokens = pieces[1::2]
-            for token in tokens:
-                if token not in seen:
-                    known = _token(token, language)
-                    seen[token] = () if known.keys.isdisjoint(keys) else self._in_token(known, language)
-            if any(map(seen.get, tokens)):
+            distinct = set(tokens)
+            known.add(distinct)
+            if self._likely.get(language, (-1,))[0] != known.version:  # also when others have added tokens meanwhile
+                self._likely[language] = known.with_any(self._keys[language])
+            for token in (distinct & self._likely[language][1]) - marked.keys():
+                marked[token] = self._in_token(_token(token, language), language)
+            if any(map(marked.get, distinct)):
                 ends = list(accumulate(map(len, pieces)))
-                found += [(at + a, at + b) for at, token in zip(ends[::2], tokens, strict=False) for a, b in seen[token]]
+                found += [(at + a, at + b) for at, token in zip(ends[::2], tokens, strict=False) for a, b in marked.get(token, ())]
         return _disjoint(found)[:MAX_MARKS]
 
     def _learn(self, language: str) -> None:
         """What tokens of a language are compared with."""
         stems = frozenset(_stem(word, language) for word in self.words if len(word) >= MIN_STEM_CHARS)
-        self._seen[language], self._stems[language] = {}, stems
+        self._marked[language], self._stems[language] = {}, stems
         self._keys[language] = self._folded | stems | {word[:MIN_STEM_CHARS] for word in self._prefixes}
 
     def _in_token(self, token: "_Token", language: str) -> tuple[tuple[int, int], ...]:
@@ -129,7 +133,42 @@ class _Token(NamedTuple):
     keys: frozenset[str]
 
 
-# Kept from one query to the next: texts are made of the same words, and taking them to pieces was most of highlighting's cost.
+class _Tokens:
+    """The tokens of a language seen lately, by the keys that a word which they are forms of has at least one of. Texts are made of
+    the same words, and comparing all of them with each query was most of highlighting's cost. Safe for several threads."""
+
+    MOST = 1 << 16  # tokens; then all are forgotten
+
+    def __init__(self, language: str):
+        self._language, self._lock = language, threading.Lock()
+        self.version = 0  # grows with what is known
+        self._known: set[str] = set()
+        self._by_key: dict[str, list[str]] = {}
+
+    def add(self, tokens: set[str]) -> None:
+        """Remembers tokens."""
+        if tokens <= self._known:
+            return
+        with self._lock:
+            if len(self._known) + len(tokens) > self.MOST:
+                self._known, self._by_key = set(), {}
+            for token in tokens - self._known:
+                for key in _token(token, self._language).keys:
+                    self._by_key.setdefault(key, []).append(token)
+            self._known |= tokens
+            self.version += 1
+
+    def with_any(self, keys: Iterable[str]) -> tuple[int, set[str]]:
+        """The version, and the known tokens that have one of the keys."""
+        with self._lock:
+            return self.version, {token for key in keys for token in self._by_key.get(key, ())}
+
+
+@lru_cache(maxsize=64)
+def _tokens_of(language: str) -> _Tokens:
+    return _Tokens(language)
+
+
 @lru_cache(maxsize=1 << 14)
 def _token(token: str, language: str) -> _Token:
     spans = [match.span() for match in _PART.finditer(token)]

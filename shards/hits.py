@@ -1,65 +1,78 @@
-"""What one space found, in one segment, shard or several shards: columns of numbers until a cut is made."""
+"""What one space finds, in one segment after the other, as if they were one: columns of numbers until a cut is made."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from shards.types import Array, Moments, merge_moments
+from shards.types import Array, Found, Moments, merge_moments
 
 
-@dataclass(frozen=True, slots=True)
-class Hits:
-    """`shards.types.Found` in document numbers of the shard, or of several shards numbered one after the other.
-
-    numbers: (m,) int64, -1 for an entry without a live document. keys: (m,) uint64, the first 8 bytes of each content hash, which
-    order equal scores (`shards.segment.hash_order`). The rest as in `Found`.
-    """
+class Columns(NamedTuple):
+    """Documents, each once, in no order. numbers: (m,) int64, ascending with the segments; scores, starts, ends as in `Found`."""
 
     numbers: Array
-    keys: Array
     scores: Array
     starts: Array
     ends: Array
-    moments: Moments | None
-    n_matched: int
-    covered: int
-    total: int
 
-    @classmethod
-    def none(cls, total: int) -> "Hits":
-        """Nothing looked at, of so many rows."""
-        return cls(*(np.zeros(0, t) for t in (np.int64, np.uint64, float, np.int64, np.int64)), None, 0, 0, total)
 
-    @classmethod
-    def concatenate(cls, parts: Sequence["Hits"], offsets: Sequence[int] = ()) -> "Hits":
-        """Several parts' hits one after the other. offsets: added to each part's numbers; none: they are numbered together."""
-        if len(parts) == 1 and not any(offsets):
-            return parts[0]
-        if not parts:
-            return cls.none(0)
-        numbers = [p.numbers + offset for p, offset in zip(parts, offsets, strict=True)] if offsets else [p.numbers for p in parts]
-        columns = [np.concatenate([getattr(p, name) for p in parts]) for name in ("keys", "scores", "starts", "ends")]
-        return cls(
-            np.concatenate(numbers),
-            *columns,
-            merge_moments(p.moments for p in parts),
-            sum(p.n_matched for p in parts),
-            sum(p.covered for p in parts),
-            sum(p.total for p in parts),
-        )
+class Part(NamedTuple):
+    """What one segment gave. numbers: (m,) int64 document numbers, -1 for an entry without a live document; keys: (m,) uint64, the
+    first 8 bytes of each content hash, which order equal scores (`shards.segment.hash_order`)."""
 
-    def best(self, k: int) -> "Hits":
-        """The k best distinct documents in ranking order; of a document's several entries the best."""
-        known = np.flatnonzero(self.numbers >= 0)
-        order = known[np.lexsort((self.keys[known], -self.scores[known]))]
-        _, first = np.unique(self.numbers[order], return_index=True)
-        order = order[np.sort(first)[:k]]
-        return Hits(
-            self.numbers[order], self.keys[order], self.scores[order], self.starts[order], self.ends[order], self.moments,
-            self.n_matched, self.covered, self.total,
-        )  # fmt: skip
+    numbers: Array
+    keys: Array
+    found: Found
 
-    def top(self, k: int) -> Array:
-        """Numbers of the k best, of distinct documents, in no order."""
-        return self.numbers if len(self.numbers) <= k else self.numbers[np.lexsort((self.keys, -self.scores))[:k]]
+
+class Hits:
+    """The hits of one space, of which the k best are wanted. distinct: no document comes twice (in layers over entries one may).
+
+    best: scores of the k best so far, in no order; floor: what a further hit must reach to be among them.
+    """
+
+    def __init__(self, k: int, distinct: bool):
+        self.k, self._distinct = k, distinct
+        self._parts: list[Part] = []
+        self.best = np.zeros(0)
+
+    def floor(self, best: Array) -> float:
+        """The score below which nothing is among the k best any more, if these are the best so far."""
+        return float(best.min()) if len(best) == self.k and self._distinct else -np.inf
+
+    def with_these(self, best: Array, scores: Array) -> Array:
+        """The scores of the k best of both."""
+        together = np.concatenate([best, scores])
+        return together if len(together) <= self.k else np.partition(together, len(together) - self.k)[-self.k :]
+
+    def add(self, parts: Sequence[Part], best: Array) -> None:
+        """Further segments' hits; best: as they have become by them."""
+        self._parts += parts
+        self.best = best
+
+    @property
+    def moments(self) -> Moments | None:
+        """Of the scores of all live units."""
+        return merge_moments(part.found.moments for part in self._parts)
+
+    @property
+    def n_matched(self) -> int:
+        """Units matched."""
+        return sum(part.found.n_matched for part in self._parts)
+
+    def columns(self) -> Columns:
+        """The k best documents, each with its best score."""
+        if not self._parts:
+            return Columns(*(np.zeros(0, dtype) for dtype in (np.int64, np.float64, np.int64, np.int64)))
+        numbers, keys = (np.concatenate([getattr(part, name) for part in self._parts]) for name in ("numbers", "keys"))
+        columns = [np.concatenate([getattr(part.found, name) for part in self._parts]) for name in ("scores", "starts", "ends")]
+        if not self._distinct or len(numbers) > self.k:
+            order = np.lexsort((keys, -columns[0]))
+            if not self._distinct:
+                order = order[numbers[order] >= 0]
+                _, first = np.unique(numbers[order], return_index=True)
+                order = order[np.sort(first)]
+            kept = order[: self.k]
+            numbers, columns = numbers[kept], [column[kept] for column in columns]
+        return Columns(numbers, *columns)

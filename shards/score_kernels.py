@@ -35,14 +35,12 @@ class Lists(NamedTuple):
     """The question's terms that occur in the segment, in canonical order.
 
     weights: (t,) float32; starts, stops: (t,) int64, where in the postings each lies; dense: (t,) int32, its row there, or -1
-    places: (t,) int64, where a search is now in each; at first its start
     """
 
     weights: Array
     starts: Array
     stops: Array
     dense: Array
-    places: Array
 
 
 class Units(NamedTuple):
@@ -209,10 +207,10 @@ def _merge_moments(n, mean, m2, moments):
 
 
 @jit
-def search_windows(postings, lists, units, allowed, whole, scores, first_window, n_windows, moments, best):
+def search_windows(postings, lists, places, units, allowed, whole, scores, first_window, n_windows, moments, best):
     """Scores the units of some windows, one after the other.
 
-    lists: their `places` move on. allowed: (rows,) bool; whole: every live row is
+    places: (t,) int64, where the search is in each list, at first its start; moves on. allowed: (rows,) bool; whole: every live row is
     scores: (window,) float32, zeros, and zeros again afterwards
     moments: (3,) float64 n, mean and m2 of all live units so far, zero scores included; best: `Best`; both move on
     """
@@ -220,7 +218,7 @@ def search_windows(postings, lists, units, allowed, whole, scores, first_window,
     for window in range(first_window, first_window + n_windows):
         first = window * size
         end = min(first + size, len(units.rows))
-        added = _add_window(postings, lists, lists.places, first, end, scores[: end - first])
+        added = _add_window(postings, lists, places, first, end, scores[: end - first])
         for start in range(first, end, BLOCK):
             stop = min(start + BLOCK, end)
             n_live = stop - start if units.all_live else _n_above(units.live[start:stop], 0)
@@ -315,4 +313,4 @@ def lists_of(term_hashes, term_offsets, dense_terms, hashes, weights):
         row = np.searchsorted(dense_terms, found[i])
         if row < len(dense_terms) and dense_terms[row] == found[i]:
             dense[i] = row
-    return kept[:n], starts, stops, dense, starts.copy()
+    return kept[:n], starts, stops, dense

@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 from shards.errors import BadQuery, SondageError
 from shards.excerpts import excerpt
-from shards.hits import Hits
+from shards.hits import Columns, Hits, Part
 from shards.identity import as_keys, find_rows
 from shards.layers.contract import Layer
 from shards.manifest import ShardPage
@@ -148,32 +148,29 @@ class Shard:
         """This shard's candidates for a plan, see `search`."""
         return search([self], plan, budget)
 
-    def find_hits(self, plan: Plan, budget: Budget) -> "Finding":
-        """Each space's best documents."""
+    def find_hits(self, plan: Plan, hits: Sequence[Hits], base: int, budget: Budget) -> "Finding":
+        """Adds each space's best documents to its hits, where this shard's document numbers begin at `base`."""
         docs, entries = self._scope(plan.where)
-        found: list[Hits] = []
         status: list[LayerStatus] = []
-        for query in plan.queries:
+        for query, found in zip(plan.queries, hits, strict=True):
             begun = time.monotonic()
+            covered, total = 0, self.n_docs
             try:
                 if query.space in self.unopened and (reason := self._open(self.spaces[query.space])):
-                    hits, state = Hits.none(self.n_docs), "failed"
+                    state = "failed"
                 else:
-                    hits = self._search_space(query, docs, entries, plan.n_candidates, budget)
-                    state, reason = self._coverage(query, hits, budget)
+                    covered, total = self._search_space(query, docs, entries, found, base, budget)
+                    state, reason = self._coverage(query, covered, total, budget)
             except BadQuery:
                 raise
             except Exception as error:  # one broken space must not take the others with it: it is reported, and logged
                 logger.exception("shard=%d space=%s event=search_failed", self.number, query.space)
-                hits, state, reason = Hits.none(self.n_docs), "failed", f"{type(error).__name__}: {error}"
-            found.append(hits)
-            status.append(
-                LayerStatus(query.space, self.number, state, hits.covered, hits.total, reason, time.monotonic() - begun)
-            )
-        return Finding(self, found, status, entries)
+                state, reason = "failed", f"{type(error).__name__}: {error}"
+            status.append(LayerStatus(query.space, self.number, state, covered, total, reason, time.monotonic() - begun))
+        return Finding(self, base, status, entries)
 
-    def _coverage(self, query: SpaceQuery, hits: Hits, budget: Budget) -> tuple[str, str]:
-        if hits.covered >= hits.total:
+    def _coverage(self, query: SpaceQuery, covered: int, total: int, budget: Budget) -> tuple[str, str]:
+        if covered >= total:
             return "ready", ""
         if query.space not in self.spaces:
             return "absent", "this generation has no such space"
@@ -186,34 +183,34 @@ class Shard:
         return "absent", "not built for all documents of the scope"
 
     def _search_space(
-        self, query: SpaceQuery, docs: list[Array] | None, entries: list[Array] | None, k: int, budget: Budget
-    ) -> Hits:
-        """One space over all views: its best k documents, moments, matches and coverage."""
+        self, query: SpaceQuery, docs: list[Array] | None, entries: list[Array] | None, hits: Hits, base: int, budget: Budget
+    ) -> tuple[int, int]:
+        """One space over all views: adds what it finds; returns how many rows of the scope were looked at, and how many there are."""
         space = self.spaces.get(query.space)
         over_entries = space is not None and space.layer.over == "entries"
         allowed = entries if over_entries else docs
-        parts: list[Hits] = []
+        parts: list[Part] = []
+        best = hits.best
+        covered = total = 0
         for i, view in enumerate(self.views):
             reader = view.readers.get(space.id) if space else None
             if reader is None:
                 mask = allowed[i] if allowed is not None else view.live_entries if over_entries else view.live_docs
-                parts.append(Hits.none(int(mask.sum())))
+                total += np.count_nonzero(mask)
                 continue
-            result = reader.search(query, None if allowed is None else allowed[i], k, budget)
+            result = reader.search(query, None if allowed is None else allowed[i], hits.k, budget, hits.floor(best))
             if over_entries:
                 numbers = view.entry_docs[result.rows]
                 keys = self._keys(numbers)
+                numbers = np.where(numbers >= 0, numbers + base, -1)
             else:
-                numbers, keys = result.rows.astype(np.int64) + view.base, view.doc_prefixes[result.rows]
-            parts.append(
-                Hits(
-                    numbers, keys, result.scores, result.starts, result.ends, result.moments, result.n_matched,
-                    result.rows_covered, result.rows_total,
-                )  # fmt: skip
-            )
-        hits = Hits.concatenate(parts)
-        # One segment's documents are distinct and in ranking order as they come, since rows lie in order of hash.
-        return hits.best(k) if over_entries or len(parts) > 1 else hits
+                numbers, keys = result.rows + np.int64(base + view.base), view.doc_prefixes[result.rows]
+            parts.append(Part(numbers, keys, result))
+            best = hits.with_these(best, result.scores)
+            covered += result.rows_covered
+            total += result.rows_total
+        hits.add(parts, best)
+        return covered, total
 
     def _keys(self, numbers: Array) -> Array:
         """The first 8 bytes of the content hashes of document numbers: (n,) uint64, 0 where there is no document."""
@@ -288,10 +285,11 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one shard found: per query of the plan its hits and coverage. entries: those in scope of each view; None: all live."""
+    """A shard that was searched. base: its first document number; status: coverage per query of the plan; entries: those in scope of
+    each view, None: all live."""
 
     shard: Shard
-    hits: list[Hits]
+    base: int
     status: list[LayerStatus]
     entries: list[Array] | None
 
@@ -303,62 +301,76 @@ def search(shards: Sequence[Shard], plan: Plan, budget: Budget) -> Candidates:
     among the best of all needs that, a quarter of what four shards find.
     """
     finding = Budget(budget.remaining_s - min(SCORING_S, SCORING_SHARE * max(budget.remaining_s, 0.0)))
+    hits = [Hits(plan.n_candidates, distinct=_over(shards, query.space) == "documents") for query in plan.queries]
     found: list[Finding] = []
     status: list[LayerStatus] = []
+    base = 0
     for shard in shards:
         if found and finding.expired:
             reason = "the time budget ended before this shard"
             status += [LayerStatus(q.space, shard.number, "late", 0, shard.n_docs, reason) for q in plan.queries]
         else:
-            found.append(shard.find_hits(plan, finding))
+            found.append(shard.find_hits(plan, hits, base, finding))
             status += found[-1].status
-    offsets = [0, *accumulate(f.shard.n_rows for f in found)]
-    hits = [Hits.concatenate([f.hits[s] for f in found], offsets[:-1]) for s in range(len(plan.queries))]
-    listed = [h.top(plan.n_candidates) for h in hits]
-    numbers = np.unique(np.concatenate(listed)) if listed else np.zeros(0, np.int64)
-    edges = np.searchsorted(numbers, offsets).tolist()
-    shape = (len(numbers), len(plan.queries))
-    generated, scores = np.zeros(shape, bool), np.full(shape, np.nan)
-    starts, ends = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+            base += shard.n_rows
+    listed = [h.columns() for h in hits]
+    numbers = np.unique(np.concatenate([columns.numbers for columns in listed])) if listed else np.zeros(0, np.int64)
+    table = Table.of(numbers, listed)
+    edges = np.searchsorted(numbers, [*(f.base for f in found), base]).tolist()
     for s, query in enumerate(plan.queries):
-        generated[np.searchsorted(numbers, listed[s]), s] = True
-        table = (scores[:, s], starts[:, s], ends[:, s])
-        _place(numbers, hits[s], table)
-        for f, offset, low, high in zip(found, offsets, edges, edges[1:], strict=False):
+        for f, low, high in zip(found, edges, edges[1:], strict=False):
             space = f.shard.spaces.get(query.space)
             if space is None or "refine" not in space.layer.roles or f.status[s].state == "failed":
                 continue
-            missing = low + np.flatnonzero(np.isnan(table[0][low:high]))
+            missing = low + np.flatnonzero(~table.generated[low:high, s])
             if len(missing):
-                for at, scored in f.shard.score(query, numbers[missing] - offset, f.entries, budget):
-                    _take_better(missing[at], scored, table)
-    hashes = [f.shard.hashes(numbers[low:high] - o) for f, o, low, high in zip(found, offsets, edges, edges[1:], strict=False)]
+                for at, scored in f.shard.score(query, numbers[missing] - f.base, f.entries, budget):
+                    table.put(s, missing[at], scored)
+    hashes = [f.shard.hashes(numbers[low:high] - f.base) for f, low, high in zip(found, edges, edges[1:], strict=False)]
     together = np.concatenate(hashes) if hashes else np.zeros((0, 20), np.uint8)
     order = np.argsort(as_keys(together), kind="stable") if len(together) else np.zeros(0, np.int64)
     return Candidates(
         hashes=together[order],
-        generated=generated[order],
-        scores=scores[order],
-        starts=starts[order],
-        ends=ends[order],
+        generated=table.generated[order],
+        scores=table.scores[order],
+        starts=table.starts[order],
+        ends=table.ends[order],
         moments=tuple(h.moments for h in hits),
         n_matched=np.array([h.n_matched for h in hits], np.int64),
         status=tuple(sorted(status, key=lambda s: (s.space, s.shard))),
     )
 
 
-def _place(numbers: Array, hits: Hits, table: tuple[Array, Array, Array]) -> None:
-    """Writes the scores and spans of those hits that are among the ascending numbers into their rows of the table."""
-    if len(numbers):
-        at = np.minimum(np.searchsorted(numbers, hits.numbers), len(numbers) - 1)
-        known = numbers[at] == hits.numbers
-        for column, values in zip(table, (hits.scores, hits.starts, hits.ends), strict=True):
-            column[at[known]] = values[known]
+def _over(shards: Sequence[Shard], space: str) -> str:
+    """What the rows of a space are."""
+    return next((shard.spaces[space].layer.over for shard in shards if space in shard.spaces), "documents")
 
 
-def _take_better(at: Array, scored: Scored, table: tuple[Array, Array, Array]) -> None:
-    """Writes scores and spans into rows `at` of the table, of a row's several scores the best; nan is none."""
-    order = np.argsort(scored.scores, kind="stable")  # ascending: the best is written last
-    order = order[~(np.isnan(scored.scores[order]) | (table[0][at[order]] >= scored.scores[order]))]
-    for column, values in zip(table, (scored.scores, scored.starts, scored.ends), strict=True):
-        column[at[order]] = values[order]
+class Table(NamedTuple):
+    """Documents by spaces: the columns of `shards.types.Candidates` of these names."""
+
+    generated: Array
+    scores: Array
+    starts: Array
+    ends: Array
+
+    @classmethod
+    def of(cls, numbers: Array, listed: Sequence[Columns]) -> "Table":
+        """With what each space has listed. numbers: (n,) int64, ascending: the documents."""
+        shape = (len(numbers), len(listed))
+        table = cls(np.zeros(shape, bool), np.full(shape, np.nan), np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+        for s, columns in enumerate(listed):
+            at = np.searchsorted(numbers, columns.numbers)
+            table.generated[at, s] = True
+            table.scores[at, s], table.starts[at, s], table.ends[at, s] = columns.scores, columns.starts, columns.ends
+        return table
+
+    def put(self, s: int, at: Array, scored: Scored) -> None:
+        """What space s says of the documents in rows `at`; of a document's several scores the best counts; nan is none."""
+        order = np.argsort(scored.scores, kind="stable")  # ascending, so the best is written last; nan sorts behind all
+        order = order[: np.count_nonzero(~np.isnan(scored.scores))]
+        order = order[~(self.scores[at[order], s] >= scored.scores[order])]
+        at = at[order]
+        self.scores[at, s], self.starts[at, s], self.ends[at, s] = (
+            scored.scores[order], scored.starts[order], scored.ends[order]
+        )  # fmt: skip

@@ -34,18 +34,8 @@ class Sketch:
             self.codes[rows], self.scales[rows] = codes, scales
             self.errors[rows] = np.nextafter(errors.astype(np.float32), np.float32(np.inf))
 
-    def candidates(self, units: Array, offsets: Array, query: Array, k: int) -> Array:
-        """Places in `units` of all that can be the best of its row, for all rows that can be among the k best; ascending.
+    def search(self, vectors: Array, units: Array, offsets: Array, query: Array, k: int, floor: float) -> tuple[Array, Array]:
+        """`shards.vector_kernels.best_by_sketch` with this sketch, which is one of `vectors`."""
+        from shards.vector_kernels import best_by_sketch
 
-        units: (n,) int64; offsets: (rows + 1,) int64, which of them belong to one row; query: (dim,) float64 of unit length.
-        """
-        from shards.vector_kernels import bounds_of_best, possible_best, sketch_scores
-
-        n_rows = len(offsets) - 1
-        scores = np.empty(len(units), np.float32)
-        lower, upper = np.empty(n_rows), np.empty(n_rows)
-        chosen = np.empty(len(units), np.int64)
-        sketch_scores(self.codes, self.scales, units, query.astype(np.float32), scores)
-        bounds_of_best(scores, self.errors, units, offsets, lower, upper)
-        floor = np.partition(lower, n_rows - k)[n_rows - k] if k < n_rows else -np.inf  # the k-th best is no worse
-        return chosen[: possible_best(scores, self.errors, units, offsets, lower, upper, floor, chosen)]
+        return best_by_sketch(vectors, (self.codes, self.scales, self.errors), units, offsets, query, k, floor)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve import highlight
 from serve.highlight import MAX_MARKS, Highlighter, Pattern, fold, query_words
 from shards.errors import BadQuery
 
@@ -118,3 +119,17 @@ def test_every_whole_word_of_the_query_is_marked():
 def test_folding_twice_changes_nothing():
     for word in ("Éclair", "Straße", "ǅ", "ﬁn", "İstanbul", "ΣΊΣΥΦΟΣ"):
         assert fold(fold(word)) == fold(word)
+
+
+def test_marks_do_not_depend_on_which_texts_were_marked_before(monkeypatch):
+    """Tokens are remembered across queries, also when another query brings them between two texts of this one, or when the memory
+    is full and all are forgotten."""
+    monkeypatch.setattr(highlight._Tokens, "MOST", 8)
+    highlight._tokens_of.cache_clear()
+    first, second = Highlighter(["parser"]), Highlighter(["tides"])
+    assert first.marks("one parser") == [(4, 10)]
+    assert second.marks("Parsers and tide tables") == [(12, 16)]
+    assert first.marks("Parsers and tide tables") == [(0, 7)]
+    assert second.marks("a b c d e f g tide") == [(14, 18)]
+    assert first.marks("parsing parsers h i j k l m") == [(8, 15)]
+    highlight._tokens_of.cache_clear()

@@ -316,8 +316,11 @@ def test_sketches_never_change_a_result(seed, dim):
 def test_a_sketch_leaves_few_units_of_ordinary_vectors():
     _, reader = segment_of(random_units(0, 4_000, 64), [20] * 200)
     query = random_units(1, 1, 64)[0].astype(np.float64)
-    chosen = reader._sketch.candidates(reader._live_units, reader._live_offsets, query, 100)
-    assert 100 <= len(chosen) < 1_000
+    chosen, scores = reader._sketch.search(reader._vectors, reader._live_units, reader._live_offsets, query, 100, -np.inf)
+    assert 100 <= len(chosen) < 150
+    floor = float(np.sort(scores)[-10])
+    above, _ = reader._sketch.search(reader._vectors, reader._live_units, reader._live_offsets, query, 100, floor)
+    assert above.tolist() == chosen[scores >= floor].tolist()
 
 
 @pytest.mark.parametrize("dim", [1, 7, 384, 4096])
@@ -374,18 +377,19 @@ def test_an_ended_budget_never_counts_half_a_document(way, monkeypatch):
     _, reader = segment_of(random_units(0, 12, 4), [3, 0, 4, 5])
 
     class Clock:
-        looks = 0
+        def __init__(self, looks):
+            self.looks = looks
 
         @property
         def expired(self):
-            self.looks += 1
-            return self.looks > 3
+            self.looks -= 1
+            return self.looks < 0
 
     query = ask(random_units(1, 1, 4)[0])
-    found = reader.search(query, None, 10, Clock())
+    found = reader.search(query, None, 10, Clock(3))
     assert found.rows.tolist() == [0]
     assert (found.n_matched, found.rows_covered, found.rows_total) == (3, 2, 4)
-    scored = reader.score(query, np.array([3, 0, 2], np.int32), Clock()).scores
+    scored = reader.score(query, np.array([3, 0, 2], np.int32), Clock(1)).scores
     assert np.isfinite(scored[0])
     assert np.isnan(scored[1:]).all()
     assert found.moments.n == 12

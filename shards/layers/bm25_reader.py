@@ -112,10 +112,11 @@ class BM25Reader:
         self._n_live_rows = np.count_nonzero(live)
         self._n_covered_rows = np.count_nonzero(self._live & self._in_scope)
         self._dense_terms = sealed(np.flatnonzero(np.diff(self._term_offsets) >= DENSE_SHARE * len(self._unit_rows)))
+        self._asked_last: tuple[Question | None, Lists] = None, None
         self._opened: tuple[float, Postings] | None = None  # for one average length, made when first asked
         self._places: Array | None = None  # where each unit begins in the segment's text, computed when first asked
 
-    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget) -> Found:
+    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget, floor: float = -np.inf) -> Found:
         """The k best rows; see `Reader`. At the deadline moments and hits are those of the units scored so far.
 
         Phrases narrow the hits as a scope does: moments remain those of the words. Then n_matched counts the rows found to hold
@@ -134,7 +135,8 @@ class BM25Reader:
             wanted[self._unit_rows[possible]] = True
             wanted = sealed(wanted & asked)
         # One row more than asked, for the last may be cut by the deadline; with phrases all, for they are read in turn.
-        pass_ = self._scored(question, lists, wanted, wanted is self._live, k + 1 if possible is None else len(asked), budget)
+        n_best, floor = (k + 1, floor) if possible is None else (len(asked), -np.inf)
+        pass_ = self._scored(question, lists, wanted, wanted is self._live, n_best, floor, budget)
         units, scores, n_matched = pass_.units, pass_.scores, pass_.n_matched
         if pass_.n_rows < len(asked):
             n_covered = np.count_nonzero((asked & self._in_scope)[: pass_.n_rows])
@@ -155,7 +157,7 @@ class BM25Reader:
             rows_total=n_asked,
         )
 
-    def _scored(self, question: Question, lists: "Lists", wanted: Array, whole: bool, n_best: int, budget: Budget) -> _Pass:
+    def _scored(self, question: Question, lists: "Lists", wanted: Array, whole: bool, n_best: int, floor: float, budget: Budget) -> _Pass:
         """All units scored, window by window until the deadline. whole: all live rows are wanted."""
         n_rows, n_units = len(wanted), len(self._unit_rows)
         n_best = min(n_best, n_rows)
@@ -163,16 +165,18 @@ class BM25Reader:
         best = self._kernels.Best(
             np.empty(capacity, np.int32), np.empty(capacity, np.float32), np.zeros(2, np.int64), np.zeros(1, np.float32), n_best
         )
+        if floor > 0:  # scores are float32, and what equals the floor stays
+            best.floor[0] = np.nextafter(np.float32(floor), np.float32(0))
         postings, units = self._postings_for(question), self._kernel_units
         moments = np.zeros(3, np.float64)
         window = _scratch.of(min(WINDOW, n_units))
         n_windows = -(-n_units // WINDOW)
         n_postings = int((lists.stops - lists.starts).sum())
         per_slice = n_windows if n_postings <= SLICE_POSTINGS else max(1, SLICE_POSTINGS * n_windows // n_postings)
-        done = 0
+        done, places = 0, lists.starts.copy()
         while done < n_windows and not budget.expired:
             n = min(per_slice, n_windows - done)
-            self._kernels.search_windows(postings, lists, units, wanted, whole, window, done, n, moments, best)
+            self._kernels.search_windows(postings, lists, places, units, wanted, whole, window, done, n, moments, best)
             done += n
         n_found, n_matched = best.counts.tolist()
         found, scores = best.units[:n_found], best.scores[:n_found]
@@ -222,9 +226,12 @@ class BM25Reader:
         return scores[self._unit_live], self._unit_rows[self._unit_live]
 
     def _lists(self, question: Question) -> "Lists":
-        return self._kernels.Lists(
-            *self._kernels.lists_of(self._term_hashes, self._term_offsets, self._dense_terms, question.terms, question.weights)
-        )
+        last, lists = self._asked_last
+        if last is not question:  # a search is followed by scores
+            found = self._kernels.lists_of(self._term_hashes, self._term_offsets, self._dense_terms, question.terms, question.weights)
+            lists = self._kernels.Lists(*found)
+            self._asked_last = question, lists
+        return lists
 
     def _postings_for(self, question: Question) -> "Postings":
         """The postings with the norm of each unit, k1 (1 - b + b length/average), kept: the average is fixed within a generation."""

@@ -15,6 +15,7 @@ float64.) Spans are byte offsets into the document's rendition. Anything over a 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -63,10 +64,11 @@ class Reader(Protocol):
 
     n_units: int
 
-    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget) -> Found:
+    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget, floor: float = -inf) -> Found:
         """The k best rows. allowed: (rows,) bool, the scope; None means all live rows. Dead rows never come back.
 
-        Ties at equal score are broken by row (that is, by content hash). Rows without any match are not found.
+        Ties at equal score are broken by row (that is, by content hash). Rows without any match are not found. floor: rows that score
+        less may be left out, for k better ones are known; all else that is said is as without it.
         """
 
     def score(self, query: SpaceQuery, rows: Array, budget: Budget) -> Scored:

@@ -167,7 +167,7 @@ class NamesReader:
         self._searchable = self._live & arrays["built"]
         self.n_units = int(self._searchable.sum())
 
-    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget) -> Found:
+    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget, floor: float = -np.inf) -> Found:
         scope = self._live if allowed is None else self._live & allowed
         rows = np.flatnonzero(self._searchable & scope)
         scores = self._match(query.payload, rows, budget)

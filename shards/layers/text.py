@@ -133,7 +133,7 @@ class TextReader:
         self._searchable = self._live & (lines >= 0)
         self.n_units = int(lines[self._searchable].sum(dtype=np.int64))
 
-    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget) -> Found:
+    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget, floor: float = -np.inf) -> Found:
         scope = self._live if allowed is None else self._live & allowed
         found = scan(self._documents, self._searchable & scope, query.payload, budget)
         counts = np.where(found.complete, found.counts, 0)

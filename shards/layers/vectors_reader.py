@@ -5,6 +5,7 @@ be a row's best (`shards.vector_sketches`). In large segments faiss names candid
 (`shards.vector_candidates`) and only those are scored; where that is not proven to be complete, the scan follows.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -35,53 +36,66 @@ class _Hits(NamedTuple):
 
 
 class VectorReader:
-    """See `shards.layers.contract.Reader`. arrays: as in `shards.layers.vectors`."""
+    """See `shards.layers.contract.Reader`. arrays: as in `shards.layers.vectors`.
 
-    def __init__(self, arrays: Arrays, live: Array):
+    of_unit_length: whether all vectors and questions are; else every score is computed, as the bounds of the fast ways are for these.
+    """
+
+    def __init__(self, arrays: Arrays, live: Array, of_unit_length: bool = True):
+        self._of_unit_length = of_unit_length
         self._vectors, self._row_units = arrays["vectors"], arrays["row_units"]
         self._starts, self._ends, self._in_scope = arrays["starts"], arrays["ends"], arrays["in_scope"]
         self._live = np.asarray(live, bool)
-        self._n_live = int(self._live.sum())
+        self._n_live = np.count_nonzero(self._live)
+        self._asked = self._live & self._in_scope  # rows that are scored
+        self._n_covered = np.count_nonzero(self._asked)
         counts = np.diff(self._row_units)
         self._unit_rows = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         unit_is_live = self._live[self._unit_rows]
         self._live_units = np.flatnonzero(unit_is_live)
         self.n_units = len(self._live_units)
         self._live_offsets = self._offsets(self._live_units)
-        self._sketch = Sketch(self._vectors) if _SKETCH_UNITS <= len(self._vectors) < _FLAT_UNITS else None
+        self._sketch = Sketch(self._vectors) if of_unit_length and _SKETCH_UNITS <= len(self._vectors) < _FLAT_UNITS else None
         self._moments = self._open_moments(arrays, unit_is_live)
 
-    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget) -> Found:
+    def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget, floor: float = -np.inf) -> Found:
         vector = self._vector(query)
-        wanted = self._live if allowed is None else self._live & allowed
-        in_scope = wanted & self._in_scope
-        rows_total = np.count_nonzero(wanted)
-        units = self._live_units if rows_total == self._n_live else np.flatnonzero(wanted[self._unit_rows])
+        if allowed is None:
+            wanted, units, offsets, n_wanted = self._live, self._live_units, self._live_offsets, self._n_live
+        else:
+            wanted = self._live & allowed
+            units, n_wanted = np.flatnonzero(wanted[self._unit_rows]), np.count_nonzero(wanted)
+            offsets = self._offsets(units)
         hits = None
-        if len(units) >= max(_FLAT_UNITS, _FLAT_SHARE * len(self._vectors), _FLAT_UNITS_PER_HIT * k):
+        if self._of_unit_length and len(units) >= max(_FLAT_UNITS, _FLAT_SHARE * len(self._vectors), _FLAT_UNITS_PER_HIT * k):
             hits = self._search_flat(vector, wanted, k, budget)
         elif self._sketch is not None and len(units) >= _SKETCH_UNITS and not budget.expired:
-            chosen = units[self._sketch.candidates(units, self._offsets(units), vector, k)]
-            hits = self._best_rows(chosen, self._scores(chosen, vector, Budget()), k, len(self._live))
+            best, scores = self._sketch.search(self._vectors, units, offsets, vector, k, floor)
+            top = _top(scores, k)
+            hits = _Hits(best[top], scores[top], len(self._live))
         if hits is None:
-            hits = self._search_scan(vector, units, k, budget)
+            hits = self._search_scan(vector, units, offsets, k, budget)
+        whole = hits.n_rows == len(self._live)
+        n_covered = self._n_covered if whole and allowed is None else np.count_nonzero((wanted & self._in_scope)[: hits.n_rows])
         return Found(
             rows=self._unit_rows[hits.units],
             scores=hits.scores,
             starts=self._starts[hits.units],
             ends=self._ends[hits.units],
-            n_matched=int(np.searchsorted(units, self._row_units[hits.n_rows])),
+            n_matched=len(units) if whole else int(units.searchsorted(self._row_units[hits.n_rows])),
             moments=self._moments.along(vector) if self._moments else self._direct_moments(vector),
-            rows_covered=np.count_nonzero(in_scope[: hits.n_rows]),
-            rows_total=rows_total,
+            rows_covered=n_covered,
+            rows_total=n_wanted,
         )
 
-    def _search_scan(self, vector: Array, units: Array, k: int, budget: Budget) -> "_Hits":
+    def _search_scan(self, vector: Array, units: Array, offsets: Array, k: int, budget: Budget) -> "_Hits":
         """Scores every unit given."""
         scores = self._scores(units, vector, budget)
-        n_rows = self._n_whole_rows(int(units[len(scores)])) if len(scores) < len(units) else len(self._live)
+        if len(scores) == len(units):
+            return self._best_rows(units, offsets, scores, k, len(self._live))
+        n_rows = self._n_whole_rows(int(units[len(scores)]))
         units = units[: np.searchsorted(units, self._row_units[n_rows])]
-        return self._best_rows(units, scores[: len(units)], k, n_rows)
+        return self._best_rows(units, self._offsets(units), scores[: len(units)], k, n_rows)
 
     def _search_flat(self, vector: Array, wanted: Array, k: int, budget: Budget) -> "_Hits | None":
         """The same from faiss's candidates, scored anew; None where they may lack one that belongs to the k best."""
@@ -90,7 +104,7 @@ class VectorReader:
         n_rows = self._n_whole_rows(candidates.n_looked)
         units = candidates.units[: np.searchsorted(candidates.units, self._row_units[n_rows])]
         units = units[wanted[self._unit_rows[units]]]
-        hits = self._best_rows(units, self._scores(units, vector, Budget()), k, n_rows)
+        hits = self._best_rows(units, self._offsets(units), self._scores(units, vector, Budget()), k, n_rows)
         # Units of a score above the ceiling are all here: each row's best, and the first of equals.
         complete = candidates.ceiling == -np.inf or (len(hits.units) == k and hits.scores[-1] > candidates.ceiling)
         return hits if complete else None
@@ -99,33 +113,48 @@ class VectorReader:
         """How many rows have all their passages among the first n units: a document half looked at does not count."""
         return int(np.searchsorted(self._row_units, n_units, "right")) - 1
 
-    def _best_rows(self, units: Array, scores: Array, k: int, n_rows: int) -> "_Hits":
-        best, which = _best(scores, self._offsets(units))
+    def _best_rows(self, units: Array, offsets: Array, scores: Array, k: int, n_rows: int) -> "_Hits":
+        best, which = _best(scores, offsets)
         top = _top(best, k)
         return _Hits(units[which[top]], best[top], n_rows)
 
     def _offsets(self, units: Array) -> Array:
         """Where each row's part of ascending units begins, and the end: (rows + 1,) int64."""
-        if units is self._live_units and hasattr(self, "_live_offsets"):
-            return self._live_offsets
         rows = self._unit_rows[units]
         return np.concatenate([[0], np.flatnonzero(rows[1:] != rows[:-1]) + 1, [len(units)]]) if len(units) else np.zeros(1, np.int64)
 
     def score(self, query: SpaceQuery, rows: Array, budget: Budget) -> Scored:
-        rows = np.asarray(rows, np.int64)
+        from shards.vector_kernels import best_of_rows
+
         vector = self._vector(query)
-        asked = self._live[rows] & self._in_scope[rows]
-        counts = np.where(asked, self._row_units[rows + 1] - self._row_units[rows], 0)
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        units = np.arange(offsets[-1]) + np.repeat(self._row_units[rows] - offsets[:-1], counts)
-        scores = self._scores(units, vector, budget)
-        best, which = _best(scores, np.minimum(offsets, len(scores)))
-        best[~asked | (offsets[1:] > len(scores))] = np.nan
-        chosen = units[np.maximum(which, 0)] if len(units) else np.zeros(len(rows), np.int64)
-        known = np.isfinite(best)
-        starts, ends = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-        starts[known], ends[known] = self._starts[chosen[known]], self._ends[chosen[known]]
-        return Scored(best, starts, ends)
+        scores, units = np.full(len(rows), np.nan), np.full(len(rows), -1)
+        for part in self._slices(rows, len(vector)):
+            if budget.expired:
+                break
+            best_of_rows(self._vectors, self._row_units, rows[part], self._asked, vector, scores[part], units[part])
+        spans = np.zeros((2, len(rows)), np.int64)
+        known = units >= 0
+        spans[:, known] = self._starts[units[known]], self._ends[units[known]]
+        return Scored(scores, spans[0], spans[1])
+
+    def _slices(self, rows: Array, dim: int) -> Iterator[slice]:
+        """Rows in portions to be scored between two looks at the clock."""
+        before = np.cumsum(self._row_units[rows + 1] - self._row_units[rows]) * dim
+        start = 0
+        while start < len(rows):
+            done = before[start - 1] if start else 0
+            stop = max(int(before.searchsorted(done + _SLICE_COMPONENTS, "right")), start + 1)
+            yield slice(start, stop)
+            start = stop
+
+    @property
+    def rows(self) -> Array:
+        """Live rows that have a vector: (m,) int64, ascending."""
+        return np.flatnonzero(self._asked & (np.diff(self._row_units) > 0))
+
+    def vector_of(self, row: int) -> Array:
+        """The first vector of a row that has one: (dim,) float64."""
+        return self._vectors[self._row_units[row]].astype(np.float64)
 
     def scan(self, query: SpaceQuery) -> tuple[Array, Array]:
         return self._scores(self._live_units, self._vector(query), Budget()), self._unit_rows[self._live_units]
