@@ -18,18 +18,20 @@ from typing import Any
 
 from shards.cache import FileCache
 from shards.candidates import leaders, merge, nothing
-from shards.errors import NotFound, SondageError
+from shards.errors import NotFound, SondageError, StoreError
 from shards.generation import Generation
 from shards.layers.contract import Resources
 from shards.plan import Everything, Plan, Predicate
+from shards.references import erased_files
 from shards.segment import Segment
 from shards.shard import Shard, search
-from shards.store import open_store
+from shards.store import Store, open_store
 from shards.types import Budget, Candidates, Detail, LayerStatus
 
 logger = logging.getLogger(__name__)
 
-GENERATIONS_KEPT = 2  # per corpus: g and g - 1, so that queries begun on the old one end on it
+# Per corpus: g and g - 1, so that queries begun on the old one end on it, and two older ones that somebody asks for.
+GENERATIONS_KEPT = 4
 # How long a search waits for the one before it. Most take a few milliseconds in hundreds of short compiled loops: two at once take
 # the interpreter's lock from each other at every one of them, which cost 64 clients half of their answers. Long ones overlap.
 TURN_S = 0.01
@@ -105,6 +107,7 @@ class Host:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
         self._started = time.time()
         self._searches = 0
+        self._erased: set[str] = set()  # notes of erasures that this process has acted on
 
     # --- opening -----------------------------------------------------------------------------------------------------------
 
@@ -116,23 +119,35 @@ class Host:
                 return self._generations[key]
             segments = self._segments.setdefault(corpus, {})
         opened = Generation.open(self.store, self.cache, corpus, number, self.resources, segments)
+        kept = 1 if self._forget_erased(opened.store) else GENERATIONS_KEPT
         with self._lock:
             opened = self._generations.setdefault(key, opened)
-            self._retire(corpus)
+            self._retire(corpus, kept)
             return opened
 
-    def _retire(self, corpus: str) -> None:
+    def _forget_erased(self, store: Store) -> bool:
+        """Delete copies of files that held documents which were erased since; whether there were any."""
+        try:
+            notes = erased_files(store, self._erased)
+        except StoreError:  # the next generation that is opened looks again
+            return False
+        for name, checksums in notes.items():
+            self._erased.add(name)
+            self.cache.forget(checksums)
+        return bool(notes)
+
+    def _retire(self, corpus: str, kept: int = GENERATIONS_KEPT) -> None:
         """Forget all but the last used generations of a corpus (a cursor may ask for an old one), and the segments that only
         they used."""
         numbers = [n for c, n in self._generations if c == corpus]
-        for number in numbers[:-GENERATIONS_KEPT]:
+        for number in numbers[:-kept]:
             del self._generations[corpus, number]
             for key in [k for k in self._shards if k[:2] == (corpus, number)]:
                 del self._shards[key]
                 self._opening.pop(key, None)
-        if len(numbers) > GENERATIONS_KEPT:
-            kept = [self._generations[corpus, n] for n in numbers[-GENERATIONS_KEPT:]]
-            used = {ref.id for generation in kept for page in generation.pages for ref in page.segments}
+        if len(numbers) > kept:
+            left = [self._generations[corpus, n] for n in numbers[-kept:]]
+            used = {ref.id for generation in left for page in generation.pages for ref in page.segments}
             for unused in set(self._segments[corpus]) - used:
                 del self._segments[corpus][unused]
 

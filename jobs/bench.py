@@ -5,6 +5,11 @@ index    build, no-change run, one edited file, on a copy of the Python standard
 query    BM25 with exact null moments beside tantivy and bm25s (made by infra/peers): queries, latency, builds
 http     searches over HTTP at 1, 8 and 64 clients, and where their time goes, of one process, through Ray Serve's proxy and at
          the coordinator's own listener on Ray; beside a request without work on the same path and a bare uvicorn
+upsert   one edited file of many: seconds until the job is done and until it is found, bytes read and written; beside walking the folder
+push     documents over HTTP: until durable, until found, how many a second, searches beside them; beside an append with fsync
+paths    a change among a million paths, listing aside: seconds and memory; beside reading and parsing the tree
+filter   filters on metadata, facts and paths over many entries: milliseconds and blocks compared; beside plain Arrow over whole columns
+histories  random histories of changes, crashes, kills, failures and jobs at once, each checked against an index from scratch
 imports  time to import each package; beside an empty interpreter
 """
 
@@ -20,10 +25,15 @@ from typing import Any
 if not __package__:
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
+from jobs.bench_filter import bench_filter
 from jobs.bench_http import SERVERS, bench_http
 from jobs.bench_imports import bench_imports
 from jobs.bench_index import bench_index
+from jobs.bench_paths import bench_paths
+from jobs.bench_push import bench_push
 from jobs.bench_query import bench_query
+from jobs.bench_upsert import bench_upsert
+from jobs.histories import bench_histories
 from jobs.progress import Progress
 from shards.errors import SondageError
 
@@ -31,6 +41,11 @@ BENCHES: dict[str, Callable[[Progress, argparse.Namespace], dict[str, Any]]] = {
     "index": bench_index,
     "query": bench_query,
     "http": bench_http,
+    "upsert": bench_upsert,
+    "push": bench_push,
+    "paths": bench_paths,
+    "filter": bench_filter,
+    "histories": bench_histories,
     "imports": bench_imports,
 }
 
@@ -69,8 +84,13 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="bench.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("what", choices=[*BENCHES, "all"])
     p.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    p.add_argument("--seed", type=int, default=0, help="histories: of the first; each history is a function of its seed")
+    p.add_argument("--n", type=int, default=2_000, help="histories: how many in memory, and a hundredth as many with kills")
     p.add_argument("--rounds", type=int, help="how often each figure is taken (its median counts)")
     p.add_argument("--passages", type=whole_numbers, default=[100_000], metavar="N,…", help="query: sizes of the corpus")
+    p.add_argument("--files", type=whole_numbers, default=[100_000], metavar="N,…", help="upsert, push (the largest): sizes of the corpus")
+    p.add_argument("--paths", type=int, default=1_000_000, help="paths: how many")
+    p.add_argument("--entries", type=whole_numbers, default=[100_000], metavar="N,…", help="filter: entries of the segment")
     p.add_argument("--clients", type=whole_numbers, default=[1, 8, 64], metavar="N,…", help="http: clients at a time")
     p.add_argument("--seconds", type=float, default=3.0, help="http: how long each number of clients asks, in each round")
     p.add_argument("--servers", type=servers, default=SERVERS, metavar="NAME,…", help=f"http: of {', '.join(SERVERS)} (default: all)")

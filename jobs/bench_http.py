@@ -2,14 +2,13 @@
 
 The servers are `--url`, or over a new index of the standard library (4 shards, bm25 and static) one after the other those of
 `--servers`: `process` is `sondage serve`, `proxy` and `ray` are a Ray cluster of one node (jobs/bench_ray.py), asked through Ray
-Serve's proxy and where the coordinator listens itself. Beside each: `/healthz` of the same server, which is the same path without
-work, and a bare uvicorn that sends back what it got. The three are asked in turns. The clients are in this process and share its
-cores with the servers.
+Serve's proxy and where the coordinator listens itself. Searches are links, as `sondage.Client` sends them. Beside each: the same
+as POST, `/healthz` of the same server, which is the same path without work, and a bare uvicorn that sends back what it got. The four
+are asked in turns. The clients are in this process and share its cores with the servers.
 """
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import statistics
@@ -18,16 +17,20 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from jobs.bench_corpus import copy_of_stdlib, queries_of_stdlib
 from jobs.bench_index import build
+from jobs.cpu_times import cpu_s
 from jobs.progress import Progress
+from serve.links import parameters_of
+from serve.schema import SearchRequest
 from shards.errors import BadSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,10 +59,12 @@ uvicorn.Server(uvicorn.Config(application, log_level="warning", lifespan="off"))
 
 @dataclass
 class Tally:
-    """What the clients of one path saw. seconds: how long they asked; timings: ms of each step, as the server tells them."""
+    """What the clients of one path saw. seconds: how long they asked; timings: ms of each step, as the server tells them; cpu_s: what all
+    processes used, by name."""
 
     latencies_s: list[float] = field(default_factory=list)
     timings: dict[str, list[float]] = field(default_factory=dict)
+    cpu_s: Counter[str] = field(default_factory=Counter)
     refused: int = 0
     seconds: float = 0.0
 
@@ -67,11 +72,13 @@ class Tally:
         self.latencies_s += other.latencies_s
         self.refused += other.refused
         self.seconds += other.seconds
+        self.cpu_s.update(other.cpu_s)
         for name, values in other.timings.items():
             self.timings.setdefault(name, []).extend(values)
 
     def figures(self) -> dict[str, Any]:
-        """Answers a second, p50 and p99 (ms), median ms of each step."""
+        """Answers a second, p50 and p99 (ms), CPU of an answer (ms) by process, the rate at which that fills all cores, median ms of each
+        step."""
         if not self.latencies_s:
             return {"answers": 0, "refused": self.refused}
         ordered = sorted(self.latencies_s)
@@ -83,6 +90,11 @@ class Tally:
         }
         if self.refused:
             found["refused"] = self.refused
+        if all_s := sum(self.cpu_s.values()):
+            # What more clients, or better scheduling, could bring at most: all cores busy with nothing but this.
+            n = len(ordered)
+            found["cpu_ms"] = {name: round(1000 * s / n, 2) for name, s in self.cpu_s.most_common() if s > 0.01 * all_s}
+            found["ceiling_per_s"] = round((os.cpu_count() or 1) * n / all_s, 1)
         if self.timings:
             found["p50_ms of"] = {name: round(statistics.median(values), 2) for name, values in self.timings.items()}
         return found
@@ -100,10 +112,12 @@ def request(url: str, method: str, path: str, body: bytes = b"") -> bytes:
     return "\r\n".join([*head, "", ""]).encode() + body
 
 
-def searches(url: str, corpus: str, queries: list[str]) -> list[bytes]:
-    """Each query as a request for the 10 best."""
-    bodies = ({"corpus": corpus, "query": query, "k": 10, "layers": LAYERS} for query in queries)
-    return [request(url, "POST", "/v1/search", json.dumps(body).encode()) for body in bodies]
+def searches(url: str, corpus: str, queries: list[str], method: str = "GET") -> list[bytes]:
+    """Each query as a request for the 10 best, as `sondage.Client` sends it, or with a body (POST)."""
+    asked = [SearchRequest(corpus=corpus, query=query, k=10, layers=LAYERS) for query in queries]
+    if method == "POST":
+        return [request(url, "POST", "/v1/search", each.model_dump_json(exclude_defaults=True).encode()) for each in asked]
+    return [request(url, "GET", "/v1/search?" + urlencode(parameters_of(each) or ())) for each in asked]
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, str, bytes]:
@@ -149,9 +163,10 @@ async def load(url: str, requests: list[bytes], n_clients: int, seconds: float) 
         finally:
             writer.close()
 
-    begun = time.perf_counter()
+    begun, before = time.perf_counter(), cpu_s()
     await asyncio.gather(*(client(7 * i) for i in range(n_clients)))  # 7: they do not ask the same at the same time
     tally.seconds = time.perf_counter() - begun
+    tally.cpu_s = Counter({name: s - before.get(name, 0.0) for name, s in cpu_s().items()})
     return tally
 
 
@@ -231,12 +246,14 @@ async def _asked(progress: Progress, options: Namespace, url: str, corpus: str) 
     with process([sys.executable, "-c", _ECHO], "stdout") as echo:
         await until_ready(url)
         asked = searches(url, corpus, queries_of_stdlib())
+        with_body = searches(url, corpus, queries_of_stdlib(), "POST")
         await _first(url, asked[0])
         await load(url, asked, 8, options.seconds)  # caches and compiled code are warm before anything counts
         paths = {
             "search": (url, asked),
+            "search, as POST": (url, with_body),
             "healthz": (url, [request(url, "GET", "/healthz")]),
-            "bare uvicorn echo": (echo, [request(echo, "POST", "/", asked[0].partition(b"\r\n\r\n")[2])]),
+            "bare uvicorn echo": (echo, [request(echo, "POST", "/", with_body[0].partition(b"\r\n\r\n")[2])]),
         }
         for i in range(rounds):
             for j, n_clients in enumerate(options.clients):

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from jobs import upkeep
 from shards.errors import BadQuery, SondageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from jobs.settings import Settings
+    from serve.push_schema import BulkAnswer
     from serve.schema import DocumentAnswer, SearchAnswer, SearchRequest
 
 app = typer.Typer(
@@ -40,6 +44,7 @@ class Asked(Protocol):
     def search(self, query: "SearchRequest") -> "SearchAnswer": ...
     def status(self) -> dict[str, Any]: ...
     def document(self, hash: str, corpus: str, start: int | None, end: int | None) -> "DocumentAnswer": ...
+    def put_many(self, items: "Iterable[Any]", *, corpus: str, wait: bool, create: bool, layers: list[str] | None) -> "BulkAnswer": ...
     def close(self) -> None: ...
 
 
@@ -64,6 +69,7 @@ def search(
     regex: Annotated[str | None, typer.Option("--regex", "-e", help="Regular expression (RE2) that lines must match.")] = None,
     glob: Annotated[str | None, typer.Option("--glob", "-g", help="Glob to look paths up by.")] = None,
     cursor: Annotated[str | None, typer.Option("--cursor", help="The next page, as the last one said.")] = None,
+    generation: Annotated[int | None, typer.Option("--generation", help="Search this kept generation instead of the newest.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show what each layer was asked, weighed and took.")] = False,
     as_json: AsJson = False,
     color: Colors = Color.auto,
@@ -85,6 +91,7 @@ def search(
             k=k,
             budget_ms=budget_ms,
             cursor=cursor,
+            generation=generation,
             explain=explain,
         )
         found = asked.search(request)
@@ -138,6 +145,43 @@ def document(
         sys.stdout.write(found.text)
 
 
+@app.command()
+def put(
+    files: Annotated[list[str], typer.Argument(help="Files to push; - for standard input, with --as.")],
+    corpus: Corpus = None,
+    url: Url = None,
+    store: Store = None,
+    as_path: Annotated[str | None, typer.Option("--as", help="Path in the corpus, for one file. Else the file's own, as given.")] = None,
+    metadata: Annotated[str | None, typer.Option("--metadata", help='Of all files, e.g. {"tool": "grep"}.')] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the corpus if there is none of this name.")] = False,
+    layers: Annotated[str | None, typer.Option("--layers", help="Of a corpus that is made; implies --create.")] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when they can be found, not already when they are safe.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Push files into a corpus: durable at once, found within a second. To index folders, use sondage index."""
+    said = decoded(metadata, "--metadata") or {}
+    if as_path is not None and len(files) != 1:
+        raise BadQuery(f"--as names one path, but {len(files)} files are given. Push them one by one, or without --as.")
+    if as_path is None and "-" in files:
+        raise BadQuery("Standard input has no name. Give it one with --as PATH.")
+    wanted = layers.split(",") if layers is not None else None
+    items = [{"path": as_path or path_in_corpus(name), "content": content_of(name), "metadata": said} for name in files]
+    push(items, corpus, url, store, wait, create or wanted is not None, wanted, as_json)
+
+
+@app.command()
+def rm(
+    paths: Annotated[list[str], typer.Argument(help="Paths in the corpus that were pushed.")],
+    corpus: Corpus = None,
+    url: Url = None,
+    store: Store = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when they are no longer found.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Take pushed documents out of a corpus again. What an index run brought stays: its source decides."""
+    push([{"op": "delete", "path": path} for path in paths], corpus, url, store, wait, False, None, as_json)
+
+
 @app.command(context_settings=DELEGATED, add_help_option=False)
 def index(context: typer.Context) -> None:
     """Build or update a corpus. Options: sondage index --help."""
@@ -177,12 +221,12 @@ def serve(
 
     from jobs.settings import Settings, read_keys
     from serve.http import create_app
-    from serve.local import local_coordinator
+    from serve.local import local_coordinator, local_pushes
 
     keys = read_keys(Path(api_key_file)) if api_key_file else None
     settings = Settings.load(store=store, host=host, port=port, api_keys=keys)
     front = settings.front_settings()
-    application = create_app(local_coordinator(settings.host_settings(), front.poll_s), front.keys)
+    application = create_app(local_coordinator(settings.host_settings(), front.poll_s), front.keys, pushing=local_pushes)
     try:
         family = socket.AF_INET6 if ":" in front.host else socket.AF_INET
         listener = socket.create_server((front.host, front.port), family=family)
@@ -192,6 +236,9 @@ def serve(
         url = front.model_copy(update={"port": listener.getsockname()[1]}).url
         print(f"Serving {settings.store_url()} at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         uvicorn.Server(uvicorn.Config(application, log_level="warning")).run(sockets=[listener])
+
+
+upkeep.add(app)
 
 
 class BadAddress(SondageError):
@@ -211,6 +258,55 @@ def ask(url: str | None, store: str | None) -> Asked:
 
     key = settings.api_key.get_secret_value() if settings.api_key else None
     return sondage.connect(settings.url or f"http://127.0.0.1:{settings.port}", key)
+
+
+def push(
+    items: list[dict[str, Any]],
+    corpus: str | None,
+    url: str | None,
+    store: str | None,
+    wait: bool,
+    create: bool,
+    layers: list[str] | None,
+    as_json: bool,
+) -> None:
+    """Push operations and say what became of them. Exit code 2 where one was refused."""
+    asked = ask(url, store)
+    try:
+        answer = asked.put_many(items, corpus=corpus or only_corpus(asked.status()), wait=wait, create=create, layers=layers)
+    finally:
+        asked.close()
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+    for error in answer.errors:
+        print(f"sondage: {items[error.line - 1]['path']}: {error.message}", file=sys.stderr)
+    for what in answer.left_out:
+        print(f"sondage: left out of the metadata: {what}", file=sys.stderr)
+    if not as_json:
+        state = f"searchable in generation {answer.generation}" if answer.searchable else "durable, searchable in a moment"
+        print(f"{answer.accepted:,} pushed to {answer.corpus}" + (f", {state}" if answer.accepted else ""))
+    if answer.failed:
+        raise typer.Exit(2)
+
+
+def path_in_corpus(name: str) -> str:
+    """The path that a file is pushed to if none is given: as on the command line, from the root or the working folder."""
+    import os
+
+    return os.path.normpath(name).lstrip("/") if not os.path.normpath(name).startswith("..") else os.path.abspath(name).lstrip("/")
+
+
+def content_of(name: str) -> bytes:
+    """A file's bytes. Raises BadQuery."""
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        with open(name, "rb") as file:
+            return file.read()
+    except IsADirectoryError:
+        raise BadQuery(f"{name} is a folder. Index it: sondage index --source {name} …") from None
+    except OSError as error:
+        raise BadQuery(f"Cannot read {name}: {error.strerror}.") from None
 
 
 def _engine(settings: "Settings") -> Asked:
@@ -251,14 +347,14 @@ def request_of(**fields: Any) -> "SearchRequest":
     return sondage.as_request(fields.pop("query"), fields.pop("corpus"), fields)
 
 
-def decoded(where: str | None) -> Any:
-    """--where as values. Raises BadQuery with the place."""
+def decoded(where: str | None, option: str = "--where") -> Any:
+    """An option's JSON as values. Raises BadQuery with the place."""
     if where is None:
         return None
     try:
         return json.loads(where)
     except ValueError as error:
-        raise BadQuery(f"--where is not JSON: {error}. Quote it for the shell: --where '{{\"language\": \"python\"}}'.") from None
+        raise BadQuery(f'{option} is not JSON: {error}. Quote it for the shell: {option} \'{{"language": "python"}}\'.') from None
 
 
 def print_json(value: Any) -> None:

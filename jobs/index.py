@@ -47,6 +47,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--shards", type=int, help="number of shards (default: as it is, 1 for a new corpus)")
     p.add_argument("--include", action="append", default=[], metavar="GLOB", help="index only paths that match (repeatable)")
     p.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="leave out paths that match (repeatable)")
+    p.add_argument(
+        "--rows",
+        action="append",
+        default=[],
+        metavar="GLOB:text=COLUMN[,…]",
+        help="files whose rows are documents (jsonl, ndjson, csv, tsv, parquet), e.g. '*.jsonl:text=title+body,id=id,vector=emb->mine'; "
+        "all other columns are metadata, or those of meta=a+b (repeatable; name them in every run)",
+    )
     p.add_argument("--source-option", action="append", default=[], metavar="KEY=JSON", help="fsspec option of the source")
     p.add_argument("--max-file-bytes", type=int, default=64 << 20, help="larger files are skipped and counted")
     p.add_argument("--allow-shrink", action="store_true", help="delete even if more than half of the files are gone")
@@ -84,6 +92,7 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
     from shards.corpus import Source
     from shards.layers.contract import Resources
     from shards.manifest import latest_generation
+    from shards.rows import RowRule
     from shards.store import open_store
     from shards.update import Options, Updater
 
@@ -104,6 +113,7 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
         n_shards=args.shards,
         max_file_bytes=args.max_file_bytes,
         allow_shrink=args.allow_shrink,
+        rows=tuple(map(RowRule.parse, args.rows)),
     )
     on_ray = (args.ray or IN_A_JOB in os.environ) and not args.local
 
@@ -123,10 +133,13 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
 
 def summary(outcome: "Outcome", corpus: str) -> str:
     """The outcome for people."""
+    from jobs.render import unread
+
     seconds = outcome.seconds.get("total", 0.0)
     lines = []
     if not outcome.changed:
-        lines.append(f"{corpus}: no change; generation {outcome.generation} stays. {outcome.listed:,} files listed, ")
+        what = f"segments were merged in generation {outcome.generation}" if outcome.merged else f"generation {outcome.generation} stays"
+        lines.append(f"{corpus}: no change; {what}. {outcome.listed:,} files listed, ")
         lines[-1] += f"{outcome.hashed:,} hashed, in {seconds:.2f} s."
     else:
         rate = f", {amount(outcome.size_bytes / seconds, 'bytes')}/s" if seconds and outcome.size_bytes else ""
@@ -140,12 +153,20 @@ def summary(outcome: "Outcome", corpus: str) -> str:
         )
         lines.append(f"  documents added {outcome.documents_added:,}, removed {outcome.documents_removed:,}")
         lines.append(f"  encoded: {encoded}; reused: {reused}")
+        if outcome.merged:
+            lines.append(f"  merges of segments: {outcome.merged:,}, each a generation of its own")
     if outcome.skipped:
         lines.append("  skipped: " + ", ".join(f"{reason} {n:,}" for reason, n in sorted(outcome.skipped.items())))
+    if outcome.unread:
+        lines.append(f"  {unread(outcome.unread)}; they stay in the index as they were, the next run tries them again")
+    if outcome.rows:
+        lines.append(f"  rows of tables read: {outcome.rows:,}")
+    for reason, (n, where) in sorted(outcome.odd.items()):
+        lines.append(f"  {reason}: {n:,}, first in {where}")
     for path, reason in sorted(outcome.failed.items())[:10]:
         lines.append(f"  failed: {path}: {reason}")
     if len(outcome.failed) > 10:
-        lines.append(f"  … and {len(outcome.failed) - 10:,} more that failed; they are tried again by the next run")
+        lines.append(f"  … and {len(outcome.failed) - 10:,} more that failed")
     lines += [f"  note: {note}" for note in outcome.notes]
     steps = ", ".join(f"{step} {s:.2f}" for step, s in outcome.seconds.items() if step != "total" and s >= 0.005)
     lines.append(f"  seconds: {steps}")

@@ -171,10 +171,12 @@ def status(out: Console, state: Mapping[str, Any]) -> None:
         out.print(Text.assemble((name, "bold magenta"), f": {facts}, {size}"))
         for source, ref in corpus.get("sources", {}).items():
             out.print(Text(f"  source {source}: {ref.get('url', '?')}", "dim"))
+            for line in last_run(ref.get("last_run") or {}):
+                out.print(Text(f"    {line}", "dim"))
         table = _table("layer", "units", "size", "granularity", "origin", "query", "cost")
         for layer in corpus["layers"]:
             kind = layer["name"] if layer["name"] == layer["layer"] else f"{layer['name']} ({layer['layer']})"
-            size = amount(layer["bytes"], "bytes")
+            size = amount(layer["bytes"], "bytes") + (f" ({layer['of_text']:.2g} x text)" if "of_text" in layer else "")
             row = [kind, f"{layer['units']:,}", size, layer["granularity"], layer["origin"], layer["query_format"], layer["cost"]]
             table.add_row(*map(escape, row))
         out.print(table)
@@ -186,6 +188,25 @@ def status(out: Console, state: Mapping[str, Any]) -> None:
     out.print(hosts)
     for what, reason in state.get("problems", {}).items():
         out.print(Text(f"problem: {what}: {reason}", "yellow"))
+
+
+def unread(reasons: Mapping[str, int]) -> str:
+    """How many files could not be read, and why: "12 files could not be read: forbidden 3, vanished 9"."""
+    n = sum(reasons.values())
+    counted = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items()))
+    return f"{n:,} file{'s' if n != 1 else ''} could not be read: {counted}"
+
+
+def last_run(run: Mapping[str, Any]) -> list[str]:
+    """What the last run that changed a source left out of it, and why."""
+    lines = []
+    if skipped := run.get("skipped"):
+        lines.append("skipped by the last run: " + ", ".join(f"{reason} {n:,}" for reason, n in sorted(skipped.items())))
+    if reasons := run.get("unread"):
+        lines += [unread(reasons), *(f"  {example}" for example in run.get("examples", ()))]
+    if odd := run.get("odd"):
+        lines.append("left out of metadata and tables: " + ", ".join(f"{reason} {n:,}" for reason, n in sorted(odd.items())))
+    return lines
 
 
 def _table(*columns: str) -> Table:

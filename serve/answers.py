@@ -70,6 +70,7 @@ def describe(space: Space, generation: Generation, size_bytes: int) -> dict[str,
         "cost": layer.cost,
         "units": int(generation.statistics(space.name).n_units),
         "bytes": size_bytes,
+        "of_text": round(size_bytes / max(generation.root.text_bytes, 1), 4),
     }
 
 

@@ -6,6 +6,7 @@ scanned by a few threads.
 
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ from shards.documents import Documents
 from shards.errors import StoreError
 from shards.generation import Generation
 from shards.layers.contract import Reader, Request
-from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, median_sd
+from shards.layers.vectors_reader import VectorReader
+from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, known_item_gate, median_sd
 from shards.plan import Everything, Glob, Or, Plan, Predicate, SpaceQuery
 from shards.probes import (
     N_OFFERED,
@@ -128,8 +130,12 @@ class Calibrator:
         self, generation: Generation, shards: list[Shard], space: Space, probes: tuple[Probe, ...]
     ) -> SpaceNull | None:
         readers = list(_readers(shards, space))
-        asked = [(q, p) for p in probes if (q := self._prepare(generation, space, p.text)) is not None]
-        parts = [(q, p) for p in shorten(probes) if (q := self._prepare(generation, space, p.text)) is not None]
+        if space.layer.given is not None:
+            # Nobody can put its sentences into such vectors; but what documents themselves would ask is known.
+            asked, parts = self._own_questions(space, shards), []
+        else:
+            asked = [(q, p) for p in probes if (q := self._prepare(generation, space, p.text)) is not None]
+            parts = [(q, p) for p in shorten(probes) if (q := self._prepare(generation, space, p.text)) is not None]
         step, total = f"null model of {space.name}", 2 * len(asked) + len(parts)
         with ThreadPoolExecutor(self.threads) as pool:
             each = _map(pool, generation)
@@ -151,11 +157,37 @@ class Calibrator:
             for i, ((query, probe), scan) in enumerate(zip(asked, scans, strict=True)):
                 ranks.append(second(query, probe.source, scan, median))
                 self.report(step, len(asked) + i + 1, total, "queries")
-            home = [(probe.n_words, _best(query, scan)) for (query, probe), scan in zip(asked, scans, strict=True)]
+            home = []
+            if space.layer.given is None:
+                home = [(probe.n_words, _best(query, scan)) for (query, probe), scan in zip(asked, scans, strict=True)]
             for i, (query, probe) in enumerate(parts):
                 home.append((probe.n_words, _best(query, first(query, probe.source))))
                 self.report(step, 2 * len(asked) + i + 1, total, "queries")
-        return fit_space(scans, ranks, home)
+        fitted = fit_space(scans, ranks, home)
+        if fitted is not None and space.layer.given is not None:
+            # A document finds itself, which says nothing of how well others' questions do.
+            fitted = replace(fitted, known_item=math.nan, gate=known_item_gate(math.nan, fitted.n_docs))
+        return fitted
+
+    def _own_questions(self, space: Space, shards: list[Shard]) -> list[tuple[SpaceQuery, Probe]]:
+        """The vectors of documents as questions, of the first in the order of `rank_hashes` that have one."""
+        offers: list[tuple[Array, VectorReader, Array]] = []
+        for shard in shards:
+            for view in shard.views:
+                if (reader := view.readers.get(space.id)) is not None:
+                    rows = reader.rows
+                    hashes = view.segment.documents.hashes[rows]
+                    best = rank_hashes(hashes)[:N_PROBES]
+                    offers.append((hashes[best], reader, rows[best]))
+        if not offers:
+            return []
+        hashes = np.concatenate([offer[0] for offer in offers])
+        owners = [(reader, row) for _, reader, rows in offers for row in rows.tolist()]
+        asked = []
+        for i in rank_hashes(hashes)[:N_PROBES].tolist():
+            reader, row = owners[i]
+            asked.append((SpaceQuery(space.name, "the vector of a document", reader.vector_of(row)), Probe(hashes[i].tobytes(), "")))
+        return asked
 
     def _weights(
         self,
@@ -166,7 +198,7 @@ class Calibrator:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """What each similarity space counts, and its mean reciprocal rank, from cloze probes: each source without its sentence, or with
         an echo of it, competes with what a search finds for the sentence elsewhere."""
-        spaces = [s for _, s in sorted(generation.spaces.items()) if s.name in nulls.spaces]
+        spaces = [s for _, s in sorted(generation.spaces.items()) if s.name in nulls.spaces and s.layer.given is None]
         if len(spaces) < 2:
             return {}, {}
         kept, masked = masked_documents(cloze_probes(documents, N_CLOZE), dict(documents), echoes=True)
@@ -215,7 +247,7 @@ class Calibrator:
     ) -> CorpusNulls:
         """The null of fused evidence, from words in senseless order; and what tells the corpus's own sentences and their parts, seen
         without their words in the source, from such words, from sentences about something else, and from random strings."""
-        similar = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments"]
+        similar = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments" and s.layer.given is None]
         whole = [s for s in similar if s.name in nulls.spaces and not s.scope]
         if not similar:
             return nulls

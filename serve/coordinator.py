@@ -27,7 +27,7 @@ from serve.schema import (
 )
 from serve.verdict import Verdict, judge
 from shards.candidates import merge, nothing
-from shards.errors import BadQuery, ModelMissing, SondageError
+from shards.errors import BadQuery, Gone, ModelMissing, SondageError
 from shards.generation import Generation
 from shards.layers.contract import Request, Resources
 from shards.plan import Plan, SpaceQuery
@@ -91,7 +91,7 @@ class Coordinator:
         budget = Budget(request.budget_ms / 1000)
         identity = request_identity(request)
         cursor = Cursor.decode(request.cursor, identity) if request.cursor else None
-        generation = await self.generations.get(request.corpus, cursor.generation if cursor else None)
+        generation = await self._generation(request, cursor)
         root = generation.root
         where = filters.scope(request.paths, request.where)
         names = self._spaces(generation, request)
@@ -121,6 +121,8 @@ class Coordinator:
             hits = hits_out(page, fused, found, plan.queries, details, mark_up, request.explain)
         laps.end("excerpts")
         following = Cursor(root.generation, offset + request.k, n_candidates, identity).encode() if more else None
+        if following:
+            self.generations.pin(root.corpus, root.generation)
         return SearchAnswer(
             corpus=root.corpus,
             generation=root.generation,
@@ -138,6 +140,14 @@ class Coordinator:
             ],
             timings_ms=laps.ms | {"total": laps.total_ms} | layer_times(found.status),
         )
+
+    async def _generation(self, request: SearchRequest, cursor: Cursor | None) -> Generation:
+        """The generation that a request names, or its cursor; else the newest."""
+        try:
+            return await self.generations.get(request.corpus, cursor.generation if cursor else request.generation)
+        except Gone as error:
+            at = "cursor" if cursor else "generation"
+            raise Gone(f"{error} Start again without the cursor." if cursor else str(error), at=at) from None
 
     async def _prepare(
         self, generation: Generation, request: SearchRequest, names: list[str]
@@ -237,7 +247,7 @@ class Coordinator:
     async def document(
         self, corpus: str, hash_hex: str, start: int | None = None, end: int | None = None, generation: int | None = None
     ) -> dict[str, Any]:
-        """A span of a rendition by its hash. Raises NotFound, BadQuery."""
+        """A span of a rendition by its hash, of the newest generation or another one. Raises NotFound, BadQuery."""
         try:
             key = bytes.fromhex(hash_hex)
         except ValueError:
@@ -280,7 +290,10 @@ class Coordinator:
                 "dead_docs": sum(r.n_dead_docs for page in generation.pages for r in page.segments),
                 "null_version": root.null_version,
                 "sources": {name: ref.model_dump(exclude={"tree"}) for name, ref in root.sources.items()},
-                "layers": [describe(s, generation, layer_bytes.get(f"layer/{s.id}", 0)) for s in generation.spaces.values()],
+                "layers": [
+                    describe(s, generation, sum(layer_bytes.get(f"{kind}/{s.id}", 0) for kind in ("layer", "stats")))
+                    for s in generation.spaces.values()
+                ],
             }
         return {"store": self.store.url, "corpora": corpora, **await self.searcher.status(), "problems": dict(self.generations.problems)}
 

@@ -3,7 +3,8 @@
     paths   ["src/**/*.py", "!**/tests/**"]      must match one of the plain globs and none of those after a leading `!`
     where   {"field": value}                     equality; null means that the field is missing
             {"field": {">=": 3, "<": 9}}         operators of `shards.plan.OPERATORS`, all of which must hold
-            {"field": {"in": ["a", "b"]}}
+            {"field": {"in": ["a", "b"]}}        any of these
+            {"field": {"has": "a"}}              a list with this item
             {"and": […]}  {"or": […]}  {"not": {…}}
             {"a": 1, "or": […]}                  several keys of one object must all hold
 

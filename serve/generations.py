@@ -1,11 +1,17 @@
 """Which generation of each corpus answers: watches the store, opens and warms a new one beside the old, then moves over.
 
-New queries go to the new generation at once when it is ready; those under way end on theirs, and cursors hold the last two.
+New queries go to the new generation at once when it is ready; those under way end on theirs. Any other kept generation is opened
+when it is asked for (by number, or by a cursor that pins it) and closed again when nobody has asked for `IDLE_S`, or when more than
+`OLD_OPEN` others of its corpus were asked for since. What is open, and what a cursor was given for, is held by a lease in the store
+(`shards/readers.py`), so that it is not collected meanwhile.
 """
 
 import asyncio
 import logging
+import os
+import socket
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +19,8 @@ from typing import TYPE_CHECKING
 from shards.errors import ModelMissing, NotFound, SondageError
 from shards.generation import Generation
 from shards.layers.contract import Request, Resources
-from shards.manifest import latest_generation, list_corpora
+from shards.manifest import corpus_store, latest_generation, list_corpora
+from shards.readers import Reader
 
 if TYPE_CHECKING:
     from cluster.host import Opened
@@ -23,11 +30,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+OLD_OPEN = 3  # per corpus, beside the current one: an open generation holds the statistics of all its spaces in memory
+IDLE_S = 600.0  # an old generation that nobody asked for is closed after so long, and a cursor is good for as long
+CLAIM_S = 5.0  # between two looks at what the lease must say: a search that is over sooner, as of the command line, writes none
+
+
 class Generations:
     """The generations of every corpus below a store.
 
     warm(generation): opens its shards on the hosts. try_out(generation): asks a corpus that was just found its first question.
-    cache: local files of statistics. poll_s: seconds between looks at the store.
+    cache: local files of statistics. poll_s: seconds between looks at the store. clock: seconds that only go forward; time_of_day:
+    seconds since 1970, for leases.
     """
 
     def __init__(
@@ -38,11 +51,17 @@ class Generations:
         poll_s: float,
         warm: Callable[[Generation], "Awaitable[Opened]"],
         try_out: Callable[[Generation], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+        time_of_day: Callable[[], float] = time.time,
     ):
         self.store, self.resources, self.cache, self.poll_s = store, resources, cache, poll_s
         self._warm, self._try_out = warm, try_out
         self._current: dict[str, Generation] = {}
-        self._pinned: dict[tuple[str, int], Generation] = {}
+        self._old: OrderedDict[tuple[str, int], Generation] = OrderedDict()  # open ones, the last used at the end
+        self._used: dict[tuple[str, int], float] = {}  # when an old one was last asked for, or a cursor given for one; also of closed ones
+        self._readers: dict[str, Reader] = {}  # by corpus
+        self._clock, self._time_of_day = clock, time_of_day
+        self._claimed_at = clock()
         self._opening: dict[str, asyncio.Lock] = {}
         self._watcher: asyncio.Task[None] | None = None
         self.problems: dict[str, str] = {}  # what is wrong, by corpus, corpus/space, or "store"
@@ -73,6 +92,8 @@ class Generations:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
+        for reader in self._readers.values():
+            await asyncio.to_thread(reader.release)
 
     async def _watch(self) -> None:
         while True:
@@ -92,6 +113,8 @@ class Generations:
                     self._note(corpus, error)
             if "store" not in self.problems:
                 self._looked.set()
+            if self._clock() - self._claimed_at >= CLAIM_S:
+                await self.keep_up()
             await asyncio.sleep(self.poll_s)
 
     def _note(self, what: str, error: Exception) -> None:
@@ -101,7 +124,7 @@ class Generations:
 
     async def _refresh(self, corpus: str) -> None:
         """Move to the newest generation of a corpus, once it is open here and, where an older one answers, warm on the hosts."""
-        async with self._opening.setdefault(corpus, asyncio.Lock()):
+        async with self._lock(corpus):
             newest = await asyncio.to_thread(latest_generation, self.store, corpus)
             current = self._current.get(corpus)
             if newest is None or (current is not None and current.root.generation >= newest):
@@ -117,13 +140,50 @@ class Generations:
                 return  # the old generation goes on answering; the watcher tries again
             self.problems.pop(corpus, None)
             if current is not None:
-                self._pinned = {key: g for key, g in self._pinned.items() if key[0] != corpus}
-                self._pinned[corpus, current.root.generation] = current
+                self._remember(current)
             self._current[corpus] = opened
             logger.info("corpus=%s generation=%d event=serving docs=%d", corpus, newest, opened.root.n_docs)
 
+    # --- old ones ----------------------------------------------------------------------------------------------------------
+
+    def pin(self, corpus: str, number: int) -> None:
+        """A cursor was given for this generation: it stays for `IDLE_S`."""
+        self._used[corpus, number] = self._clock()
+
+    def _remember(self, generation: Generation) -> None:
+        """Keep an old generation open for those who ask for it; the one that was not asked for longest makes room."""
+        corpus, number = generation.root.corpus, generation.root.generation
+        self._old[corpus, number] = generation
+        self._old.move_to_end((corpus, number))
+        self._used[corpus, number] = self._clock()
+        for key in [key for key in self._old if key[0] == corpus][:-OLD_OPEN]:
+            del self._old[key]
+
+    async def keep_up(self) -> None:
+        """Close what nobody asks for any more, and bring the leases up to date."""
+        self._claimed_at = now = self._clock()
+        for key in [key for key, used in self._used.items() if now - used > IDLE_S]:
+            del self._used[key]
+            self._old.pop(key, None)
+        for corpus in list(self._current):
+            async with self._lock(corpus):
+                await self._claim(corpus)
+
+    async def _claim(self, corpus: str, *more: int) -> None:
+        """Hold by a lease what is open or promised of a corpus, and `more`. The caller has the corpus's lock."""
+        if corpus not in self._readers:
+            holder = f"coordinator on {socket.gethostname()}, process {os.getpid()}"
+            self._readers[corpus] = Reader(corpus_store(self.store, corpus), holder, self._time_of_day)
+        numbers = {number for c, number in (*self._old, *self._used) if c == corpus} | set(more)
+        if corpus in self._current:
+            numbers.add(self._current[corpus].root.generation)
+        await asyncio.to_thread(self._readers[corpus].hold, numbers)
+
+    def _lock(self, corpus: str) -> asyncio.Lock:
+        return self._opening.setdefault(corpus, asyncio.Lock())
+
     def _open(self, corpus: str, number: int, current: Generation | None) -> Generation:
-        segments = current.segments if current else None
+        segments = dict(current.segments) if current else {}
         spaces = list(current.spaces.values()) if current else []
         opened = Generation.open(self.store, self.cache, corpus, number, self.resources, segments, spaces)
         opened.nulls  # noqa: B018  (read now, not in the first query)
@@ -142,10 +202,18 @@ class Generations:
             except SondageError as error:  # one space less, and it says why; the others answer
                 opened.spaces[name] = replace(space, problem=str(error))
                 self._note(f"{corpus}/{name}", error)
+        for unused in set(segments) - {ref.id for page in opened.pages for ref in page.segments}:
+            del segments[unused]
         return opened
 
+    async def move(self, corpus: str) -> None:
+        """Look for a newer generation of a corpus now, rather than at the next turn. Raises as reading it does for a new corpus."""
+        await self._refresh(corpus)
+
     async def get(self, corpus: str, number: int | None = None) -> Generation:
-        """The generation that answers: the current one, or the one that a cursor pins. Raises NotFound, StoreError."""
+        """The generation that answers: the current one, or the one that is asked for. Raises NotFound (Gone where it was collected),
+        StoreError.
+        """
         current = self._current.get(corpus)
         if current is None:
             await self._refresh(corpus)
@@ -155,13 +223,15 @@ class Generations:
             raise NotFound(f"No corpus {corpus!r} in {self.store.url}. Known: {known}. Build it with `sondage index`.")
         if number is None or number == current.root.generation:
             return current
-        if (corpus, number) in self._pinned:
-            return self._pinned[corpus, number]
-        try:
-            self._pinned[corpus, number] = await asyncio.to_thread(self._open, corpus, number, current)
-        except NotFound:
-            raise NotFound(f"Generation {number} of corpus {corpus!r} is no longer kept. Start again without the cursor.") from None
-        return self._pinned[corpus, number]
+        if (corpus, number) not in self._old:
+            async with self._lock(corpus):
+                if (corpus, number) not in self._old:  # nobody else opened it while we waited
+                    await self._claim(corpus, number)  # before it is looked for, so that it cannot go in between
+                    opened = await asyncio.to_thread(self._open, corpus, number, current)
+                    self._remember(opened)
+                    return opened
+        self._remember(self._old[corpus, number])
+        return self._old[corpus, number]
 
     def ready(self) -> tuple[bool, str]:
         """Whether searches can be answered, and why not."""

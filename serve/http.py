@@ -1,6 +1,5 @@
 """The HTTP interface over a coordinator: the same application under uvicorn alone and under Ray Serve."""
 
-import asyncio
 import hmac
 import ipaddress
 import logging
@@ -9,30 +8,29 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import Field
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.problems import BadRequest, Forbidden, InvalidRequest, TooLarge, TooSlow, Unauthorized, invalid, kind_of, validated
-from serve.schema import MAX_K, MAX_QUERY_CHARS, DocumentAnswer, Edge, Problem, ProblemAnswer, SearchAnswer, SearchRequest
-from shards.errors import BadSpec, Cancelled, SondageError
+from serve.bodies import decode, read_body, until_gone
+from serve.documents import add_routes
+from serve.links import SearchParameters, request_of
+from serve.problems import Forbidden, InvalidRequest, Unauthorized, invalid, kind_of, validated
+from serve.push_schema import BulkParameters
+from serve.schema import DocumentAnswer, Problem, ProblemAnswer, SearchAnswer, SearchRequest
+from shards.errors import BadSpec, SondageError, StoreError
 
 if TYPE_CHECKING:
     from serve.coordinator import Coordinator
+    from serve.pushing import Pushes
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
-
-MAX_BODY_BYTES = 1 << 20  # a query has 8,192 characters; the rest is room for large filters
-MAX_DRAINED_BYTES = 16 << 20  # read and thrown away before a 413, since many clients only listen when they have sent everything
-BODY_TIMEOUT_S = 30.0  # a client that sends slower than 34 kB/s holds a connection, not work
 
 EXAMPLES = {
     "a question": {"value": {"corpus": "stdlib", "query": "parse an HTTP date header", "k": 5}},
@@ -50,37 +48,17 @@ EXAMPLES = {
 }
 
 
-class SearchParameters(Edge):
-    """GET /v1/search: a search that fits into a link."""
-
-    corpus: Annotated[str, Field(min_length=1, max_length=128)]
-    q: Annotated[str, Field(max_length=MAX_QUERY_CHARS, description="what is looked for, as plain text")] = ""
-    k: Annotated[int, Field(ge=1, le=MAX_K)] = 10
-    layers: Annotated[tuple[str, ...], Field(description="names of spaces, repeated or separated by commas; none: auto")] = ()
-    path: Annotated[tuple[str, ...], Field(max_length=100, description="globs, repeated; a leading ! excludes")] = ()
-    where: Annotated[str | None, Field(description="metadata filter as JSON")] = None
-    budget_ms: Annotated[int, Field(ge=1, le=60_000)] = 2_000
-    cursor: str | None = None
-    highlight: bool = True
-    explain: bool = False
-
-    def request(self) -> SearchRequest:
-        """The same search as a request body. Raises BadRequest, InvalidRequest."""
-        layers = [name for part in self.layers for name in part.split(",") if name]
-        where = None if self.where is None else decode(self.where.encode("utf-8", "replace"), "where")
-        fields = self.model_dump(include={"corpus", "k", "budget_ms", "cursor", "highlight", "explain"})
-        return validated({**fields, "query": self.q, "layers": layers or "auto", "paths": list(self.path), "where": where})
-
-
 def create_app(
     running: "AbstractAsyncContextManager[Coordinator]",
     api_keys: Sequence[str] = (),
     beside: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+    pushing: "Callable[[Coordinator], AbstractAsyncContextManager[Pushes]] | None" = None,
 ) -> FastAPI:
     """The application.
 
     running: gives a started coordinator (such as `serve.local.local_coordinator`); entered when the application starts, left
     when it ends. beside: entered with the application once it can answer, left before the coordinator (`serve.listener`).
+    pushing: gives who takes documents for the coordinator's corpora (`serve.pushing`); without it nothing can be pushed.
     api_keys: any of these is required of every /v1 request, as `Authorization: Bearer KEY` or `X-API-Key: KEY`. With none, the
     server answers only to names that no foreign web page can take (see `refuse_rebinding`); keep it on loopback then. Health,
     /docs and /openapi.json hold nothing of a corpus and are open to all.
@@ -91,11 +69,16 @@ def create_app(
             raise BadSpec("An API key is empty or has characters that no HTTP header carries. Use printable ASCII without spaces.")
 
     coordinator: Coordinator
+    pushes: Pushes | None = None
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        nonlocal coordinator
-        async with running as coordinator, beside(app) if beside else nullcontext():
+        nonlocal coordinator, pushes
+        async with (
+            running as coordinator,
+            pushing(coordinator) if pushing else nullcontext() as pushes,
+            beside(app) if beside else nullcontext(),
+        ):
             yield
 
     app = FastAPI(
@@ -103,7 +86,7 @@ def create_app(
         summary="Distributed, multi-layer retrieval whose scores mean something.",
         version="1",
         lifespan=lifespan,
-        openapi_tags=[{"name": "search"}, {"name": "health"}],
+        openapi_tags=[{"name": "search"}, {"name": "push"}, {"name": "health"}],
         redoc_url=None,
     )
     keys = tuple(key.encode() for key in api_keys)
@@ -133,14 +116,20 @@ def create_app(
         admit(keys, request, key_given(request))
         return await search(request)
 
-    # FastAPI resolves a guard's dependencies anew for each request, which took as long as the rest of the way in. This path has no
-    # parameters, so what is asked most goes straight to it; the route above is what /openapi.json shows.
-    app.router.routes.insert(0, Route("/v1/search", search_at_once, methods=["POST"]))
-
     @app.get("/v1/search", tags=["search"], dependencies=[guard], responses={200: {"model": SearchAnswer}, **failures})
     async def search_by_link(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
         """The same as POST for a search that fits into a link."""
         return await _search(request, parameters.request(), time.perf_counter())
+
+    async def link_at_once(request: Request) -> Response:
+        begun = time.perf_counter()
+        admit(keys, request, key_given(request))
+        return await _search(request, request_of(request.query_params.multi_items()), begun)
+
+    # FastAPI resolves a guard's dependencies anew for each request, which took as long as the rest of the way in. So what is asked most
+    # goes straight to it; the routes above are what /openapi.json shows.
+    app.router.routes.insert(0, Route("/v1/search", search_at_once, methods=["POST"]))
+    app.router.routes.insert(0, Route("/v1/search", link_at_once, methods=["GET"]))
 
     async def _search(request: Request, asked: SearchRequest, begun: float) -> Response:
         parsed = time.perf_counter()
@@ -155,8 +144,11 @@ def create_app(
     @app.get("/v1/status", tags=["search"], dependencies=[guard], responses=failures)
     async def status(request: Request) -> Response:
         """Corpora with their generation, size, shards and layers; hosts with what they hold."""
-        content = to_json(await until_gone(request, coordinator.status()), inf_nan_mode="null")
-        return Response(content, media_type="application/json")
+        state = await until_gone(request, coordinator.status())
+        if pushes is not None and pushes.problems:
+            logs = {f"the log of {corpus}": reason for corpus, reason in pushes.problems.items()}
+            state = state | {"problems": state.get("problems", {}) | logs}
+        return Response(to_json(state, inf_nan_mode="null"), media_type="application/json")
 
     @app.get("/v1/documents/{hash}", tags=["search"], dependencies=[guard], responses={200: {"model": DocumentAnswer}, **failures})
     async def document(
@@ -165,13 +157,21 @@ def create_app(
         corpus: Annotated[str, Query(min_length=1, max_length=128)],
         start: Annotated[int | None, Query(ge=0, lt=2**63, description="first byte of the rendition")] = None,
         end: Annotated[int | None, Query(ge=0, lt=2**63, description="byte after the last")] = None,
+        generation: Annotated[int | None, Query(ge=1, lt=10**16, description="a kept generation; none: the newest")] = None,
     ) -> Response:
         """A document's text, or the piece [start, end) of it, with all entries where it lies."""
         if start is not None and end is not None and end < start:
             raise InvalidRequest(f"end: {end} lies before start, {start}.", at="end")
-        found = await until_gone(request, coordinator.document(corpus, hash, start, end))
+        found = await until_gone(request, coordinator.document(corpus, hash, start, end, generation))
         answer = DocumentAnswer.model_validate({"corpus": corpus, "hash": hash, **found})
         return Response(answer.model_dump_json().encode(), media_type="application/json")
+
+    def taking() -> "Pushes":
+        if pushes is None:
+            raise StoreError("This server takes no documents. Push them to one that was started by `sondage serve` or `sondage deploy`.")
+        return pushes
+
+    add_routes(app, taking, tags=["push"], dependencies=[guard], responses=failures)
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:
@@ -186,75 +186,6 @@ def create_app(
 
     _answer_errors(app)
     return app
-
-
-# --- requests ----------------------------------------------------------------------------------------------------------------
-
-
-async def read_body(request: Request) -> bytes:
-    """The body, at most MAX_BODY_BYTES. Raises TooLarge, TooSlow."""
-    declared = request.headers.get("content-length", "")
-    limit = f"{MAX_BODY_BYTES:,} bytes"
-    if declared.isdecimal() and int(declared) > MAX_DRAINED_BYTES:
-        raise TooLarge(f"The body has {int(declared):,} bytes; at most {limit} are read. Shorten the query or the filter.")
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for part in request.stream():
-                size += len(part)
-                if size <= MAX_BODY_BYTES:
-                    parts.append(part)
-                elif size > MAX_DRAINED_BYTES:
-                    break
-    except TimeoutError:
-        raise TooSlow(f"The body did not arrive within {BODY_TIMEOUT_S:.0f} s; {size:,} bytes did. Send it again.") from None
-    if size > MAX_BODY_BYTES:
-        raise TooLarge(f"The body is larger than {limit}. Shorten the query or the filter.")
-    return b"".join(parts)
-
-
-def decode(body: bytes, what: str = "body") -> Any:
-    """JSON as values. Stricter than Python's own: no NaN, no lone surrogates, no deep nesting. Raises BadRequest with the place."""
-    if not body.strip():
-        raise BadRequest(f'The {what} is empty; expected JSON such as {{"corpus": "stdlib", "query": "parse a date"}}.')
-    try:
-        return from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise BadRequest(f"The {what} is not JSON: {error}.") from None
-
-
-async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The outcome of `work`, which is cancelled as soon as nobody waits for it: the client hung up, or this task was cancelled.
-
-    Raises Cancelled when the client is gone.
-    """
-    task = asyncio.current_task()
-    assert task is not None
-    gone = False
-
-    async def watch() -> None:
-        nonlocal gone
-        await _hang_up(request)
-        gone = True
-        task.cancel()
-
-    watcher = asyncio.ensure_future(watch())
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        task.uncancel()
-        logger.info("path=%s event=client_gone", request.url.path)
-        raise Cancelled("The client closed the connection before the answer.") from None
-    finally:
-        watcher.cancel()
-
-
-async def _hang_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 # --- who may ask -------------------------------------------------------------------------------------------------------------
@@ -345,7 +276,7 @@ def _answer_errors(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         # FastAPI says where a parameter comes from first ("query", "path"): the name alone is clearer.
         errors = [{**e, "loc": e["loc"][1:]} for e in error.errors()]
-        return problem_of(invalid(errors, SearchParameters))
+        return problem_of(invalid(errors, BulkParameters))
 
     async def not_routed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

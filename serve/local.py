@@ -4,10 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from cluster.applying import Appliers, InThreads
 from cluster.host import Host
 from cluster.local import LocalSearcher
 from cluster.settings import HostSettings
+from serve.calibrate import Calibrator
 from serve.coordinator import Coordinator
+from serve.pushing import Pushes
 
 
 @asynccontextmanager
@@ -29,3 +32,15 @@ async def local_coordinator(settings: HostSettings, poll_s: float = 0.5) -> Asyn
     finally:
         await coordinator.close()
         await asyncio.to_thread(searcher.close)
+
+
+@asynccontextmanager
+async def local_pushes(coordinator: Coordinator) -> AsyncIterator[Pushes]:
+    """Who takes documents for a coordinator's corpora, and applies them in threads of this process."""
+    generations = coordinator.generations
+    applying = InThreads(Appliers(coordinator.store, generations.cache, generations.resources, Calibrator(threads=1)))
+    try:
+        async with Pushes(coordinator.store, generations.resources, generations, applying) as pushes:
+            yield pushes
+    finally:
+        await asyncio.to_thread(applying.close)

@@ -36,5 +36,5 @@ class Cursor:
 
 def identity(request: SearchRequest) -> str:
     """What must not change between pages."""
-    body = request.model_dump_json(include={"corpus", "query", "forms", "layers", "paths", "where"})
+    body = request.model_dump_json(include={"corpus", "query", "forms", "layers", "paths", "where", "generation"})
     return hashlib.sha256(body.encode()).hexdigest()[:12]

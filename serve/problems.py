@@ -53,6 +53,12 @@ class TooSlow(SondageError):
     status = 408
 
 
+class Unsupported(SondageError):
+    """The request's body is of a kind that is not taken here."""
+
+    status = 415
+
+
 def kind_of(error: type[SondageError]) -> str:
     """The stable name of an error class in answers: `BadQuery` is "bad_query"."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", error.__name__).lower()

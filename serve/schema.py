@@ -40,6 +40,7 @@ class SearchRequest(Edge):
     k: Annotated[int, Field(ge=1, le=MAX_K, description="hits wanted")] = 10
     budget_ms: Annotated[int, Field(ge=1, le=60_000, description="time for the whole answer")] = 2_000
     cursor: Annotated[str | None, Field(max_length=512, description="of a previous answer: its next page, same generation")] = None
+    generation: Annotated[int | None, Field(ge=1, lt=10**16, description="a kept generation to search instead of the newest")] = None
     highlight: Annotated[bool, Field(description="mark matches in excerpts with offsets")] = True
     explain: Annotated[bool, Field(description="add z, gates and weights to each signal")] = False
     keep_all: Annotated[bool, Field(description="return hits even where the verdict is none: for rankings")] = False

@@ -9,7 +9,7 @@ import os
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -81,6 +81,17 @@ class FileCache:
             self._pins[path] -= 1
             if self._pins[path] <= 0:
                 del self._pins[path]
+
+    def forget(self, checksums: Iterable[str]) -> int:
+        """Delete the copies with these SHA-256s, in use or not (who has mapped one keeps it); returns how many there were."""
+        n_files = 0
+        for sha256 in checksums:
+            path = self.folder / sha256[:2] / sha256
+            self._verified.pop(path, None)
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                n_files += 1
+        return n_files
 
     def _is_here(self, path: Path, size: int, sha256: str, verify: bool) -> bool:
         try:
@@ -160,7 +171,7 @@ class FileCache:
         try:
             yield
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             remedy = "Free space there, or lower the cache's limit." if full else "Check who may write there."
             raise StoreError(
                 f"Cannot keep {name!r} of store {store.url} in the cache {self.folder}: {error.strerror or error}. {remedy}"

@@ -4,21 +4,23 @@ Deciding only: opened segments and entry lists in, references, tombstone files a
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.documents import Documents
+from shards.documents import Documents, Entries
 from shards.generation import Generation
-from shards.identity import bucket_of
+from shards.identity import bucket_of, find_rows, prefixes
 from shards.layers import SpaceSpec
-from shards.manifest import FileRef, SegmentRef, ShardPage
+from shards.manifest import SegmentRef, ShardPage
+from shards.manifest import encode as manifest_bytes
+from shards.merging import Group
 from shards.plan import glob_regex
-from shards.segment import Tombstones, pack_entries
-from shards.shard import Shard, View
+from shards.segment import Segment, Tombstones, pack_entries
 from shards.store import Store
+from shards.tombstones import bury
 from shards.tree import TreeRow
 from shards.types import Array, Entry
 from shards.worker import SegmentTask, sorted_hashes
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from shards.staging import Staging
 
 SEGMENT_BYTES = 256 << 20  # text in one new segment: what a worker holds in memory a few times over
-MAX_SEGMENTS = 8  # per shard; above it the smallest are merged with what is being written
 
 Specs = Mapping[str, tuple[SpaceSpec, str]]  # space name -> spec and space id
 
@@ -51,6 +52,45 @@ class Change:
         return not (self.upserts or self.deletes)
 
 
+class Living:
+    """What lives of a segment, by hash: enough to decide what a change means, without opening any space or the text."""
+
+    def __init__(self, segment: Segment, ref: SegmentRef, store: Store):
+        dead = Tombstones.read(store, ref)
+        self.segment = segment
+        self.live_docs = _live(segment.hashes, ref, segment, dead.documents)
+        self.live_entries = _live(segment.entries.hashes, ref, segment, dead.entries)
+
+    def rows_of(self, documents: Array) -> Array:
+        """The rows of live documents, (n, 20) uint8 content hashes, or -1: (n,) int64."""
+        rows = find_rows(self.segment.hashes, documents)
+        rows[rows >= 0] = np.where(self.live_docs[rows[rows >= 0]], rows[rows >= 0], -1)
+        return rows
+
+    def entries_of(self, documents: Array) -> Iterator[tuple[bytes, int]]:
+        """Yields (content hash, row) of all live entries here of these documents, (n, 20) uint8, each once."""
+        return ((key, row) for key, row in entries_of(self.segment.entries, documents) if self.live_entries[row])
+
+
+def entries_of(entries: Entries, documents: Array) -> Iterator[tuple[bytes, int]]:
+    """Yields (content hash, row) of all entries of these documents, (n, 20) uint8, each once."""
+    if not len(documents):
+        return
+    have, wanted = prefixes(entries.hashes), prefixes(documents)
+    lows, highs = (np.searchsorted(have, wanted, side) for side in ("left", "right"))
+    for i in np.flatnonzero(highs > lows).tolist():
+        for row in range(lows[i], highs[i]):
+            if (entries.hashes[row] == documents[i]).all():
+                yield documents[i].tobytes(), row
+
+
+def _live(hashes: Array, ref: SegmentRef, segment: Segment, dead: Array) -> Array:
+    mask = np.zeros(len(hashes), bool)
+    mask[slice(*segment.rows_in(ref.buckets, hashes))] = True
+    mask[dead] = False
+    return mask
+
+
 @dataclass(slots=True)
 class ShardPlan:
     """What one shard has to do. refs: its segments with new tombstones, empty ones dropped; packs: extra staging files."""
@@ -71,25 +111,20 @@ class ShardDelta:
 
     def __init__(self, store: Store, page: ShardPage, specs: Specs, parent: Generation | None, staging: "Staging"):
         self.store, self.page, self.specs, self.parent, self.staging = store, page, specs, parent, staging
-        if parent is None:
-            self.views: list[View] = []
-            return
-        opened = [parent.segment(ref) for ref in page.segments]
-        self.dead = [Tombstones.read(store, ref) for ref in page.segments]
-        self.views = Shard(page, opened, self.dead, {}).views
+        self.views = [Living(parent.segment(ref), ref, store) for ref in page.segments] if parent else []
 
     def decide(self, added: list[Entry], removed: list[Entry]) -> ShardPlan:
-        dead_entries = [set(d.entries.tolist()) for d in self.dead] if self.views else []
-        dead_docs = [set(d.documents.tolist()) for d in self.dead] if self.views else []
+        dying_entries: list[set[int]] = [set() for _ in self.views]
+        dying_docs: list[set[int]] = [set() for _ in self.views]
         leaving: dict[bytes, set[tuple[str, str]]] = {}
         for entry in removed:
             leaving.setdefault(entry.hash, set()).add((entry.source, entry.path))
         still_there: set[bytes] = {entry.hash for entry in added}
         for v, view in enumerate(self.views):
             e = view.segment.entries
-            for key, row in view.entries_of_all(sorted_hashes(list(leaving))):
+            for key, row in view.entries_of(sorted_hashes(list(leaving))):
                 if (e.source_names[e.sources[row]], e.path(row)) in leaving[key]:
-                    dead_entries[v].add(row)
+                    dying_entries[v].add(row)
                 else:
                     still_there.add(key)
         n_dead = 0
@@ -97,30 +132,28 @@ class ShardDelta:
         for v, view in enumerate(self.views):
             rows = view.rows_of(unused)
             rows = rows[rows >= 0].tolist()
-            dead_docs[v].update(rows)
+            dying_docs[v].update(rows)
             n_dead += len(rows)
         wanted = sorted_hashes([entry.hash for entry in added])
         new_rows = np.ones(len(wanted), bool)
         for view in self.views:
             new_rows &= view.rows_of(wanted) < 0
         new = [key.tobytes() for key in wanted[new_rows]]
-        rewritten, in_scope, packs = self._scopes(added, removed, dead_entries, dead_docs, new)
+        rewritten, in_scope, packs = self._scopes(added, removed, dying_entries, dying_docs, new)
         refs = []
         for v, ref in enumerate(self.page.segments):
-            docs, entries = np.array(sorted(dead_docs[v]), np.int32), np.array(sorted(dead_entries[v]), np.int32)
-            if len(docs) == ref.n_docs and len(entries) == ref.n_entries:
+            docs, entries = (np.array(sorted(rows), np.int32) for rows in (dying_docs[v], dying_entries[v]))
+            if ref.n_dead_docs + len(docs) == ref.n_docs and ref.n_dead_entries + len(entries) == ref.n_entries:
                 continue  # nothing of it lives: dropped, and with it its statistics
-            if (len(docs), len(entries)) != (ref.n_dead_docs, ref.n_dead_entries):
-                ref = bury(self.store, self.parent, ref, docs, entries)
-            refs.append(ref)
+            refs.append(bury(self.store, self.parent, ref, docs, entries) if self.parent else ref)
         return ShardPlan(refs, sorted(set(new) | set(rewritten)), added, n_dead, in_scope, packs)
 
     def _scopes(
         self,
         added: list[Entry],
         removed: list[Entry],
-        dead_entries: list[set[int]],
-        dead_docs: list[set[int]],
+        dying_entries: list[set[int]],
+        dying_docs: list[set[int]],
         new: list[bytes],
     ) -> tuple[list[bytes], dict[str, Array], tuple[str, ...]]:
         """For spaces with a scope: the documents inside, and live documents that changes of their paths moved in or out.
@@ -135,11 +168,11 @@ class ShardDelta:
         for v, view in enumerate(self.views):
             entries = view.segment.entries
             for row in np.flatnonzero(view.live_entries).tolist():
-                path, key = view.fields.paths[row], entries.hashes[row].tobytes()
+                path, key = entries.path(row), entries.hashes[row].tobytes()
                 for name, globs in scoped.items():
                     if any(g.fullmatch(path) for g in globs):
                         before[name].add(key)
-                        if row not in dead_entries[v]:
+                        if row not in dying_entries[v]:
                             in_scope[name].add(key)
         for entry in added:
             for name, globs in scoped.items():
@@ -149,12 +182,13 @@ class ShardDelta:
         moved = {key for name in scoped for key in before[name] ^ in_scope[name] if key in touched} - set(new)
         items = []
         for v, view in enumerate(self.views):
-            documents = view.segment.documents
-            for key in sorted(moved):
-                row = view.row_of(key)
-                if row >= 0 and row not in dead_docs[v]:
-                    dead_docs[v].add(row)
-                    items.append((key, bytes(documents.content(row)), documents.kind_names[documents.kinds[row]]))
+            rows = view.rows_of(sorted_hashes(list(moved)))
+            rows = np.array([row for row in rows[rows >= 0].tolist() if row not in dying_docs[v]], np.int32)
+            documents = view.segment.some(rows)
+            dying_docs[v].update(rows.tolist())
+            for row in range(len(documents)):
+                key, kind = documents.hashes[row].tobytes(), documents.kind_names[documents.kinds[row]]
+                items.append((key, bytes(documents.content(row)), kind))
         packs: tuple[str, ...] = ()
         if items:
             packs = (self.staging.keep(Documents.pack(items)),)
@@ -168,24 +202,9 @@ def by_shard(entries: Iterable[Entry], edges: Array) -> dict[int, list[Entry]]:
     return groups
 
 
-def choose_merges(
-    refs: Sequence[SegmentRef], adding: bool, wanted_ids: set[str]
-) -> tuple[list[SegmentRef], tuple[SegmentRef, ...]]:
-    """Which segments stay and which are rewritten: those built for other spaces, and the smallest when there are too many.
-
-    Merging the smallest half whenever the limit is passed rewrites a document O(log n) times over the life of a shard.
-    """
-    merge = [r for r in refs if set(r.spaces.values()) != wanted_ids]
-    if len(refs) + adding - max(0, len(merge) - 1) > MAX_SEGMENTS:
-        by_size = sorted((r for r in refs if r not in merge), key=lambda r: r.text_bytes)
-        merge += by_size[: MAX_SEGMENTS // 2]
-    return [r for r in refs if r not in merge], tuple(merge)
-
-
-def segment_tasks(
-    plan: ShardPlan, page: ShardPage, packs: Mapping[bytes, str], merged: tuple[SegmentRef, ...]
-) -> list[SegmentTask]:
-    """The tasks of one shard: one segment, or several slices of hash space where there is much to write.
+def segment_tasks(plan: ShardPlan, page: ShardPage, packs: Mapping[bytes, str], rewritten: Sequence[Group] = ()) -> list[SegmentTask]:
+    """The tasks of one shard: one segment of what is new, or several slices of hash space where there is much to write; and one
+    for each group of segments that are rewritten.
 
     packs: the staging file of each document that was read.
     """
@@ -195,31 +214,25 @@ def segment_tasks(
     low, high = page.buckets
     edges = sorted({low + i * (high - low) // n_slices for i in range(n_slices)}) + [high]
     tasks = []
-    for i, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
-        inside = lambda key, a=a, b=b: a <= bucket_of(key) < b  # noqa: E731
-        documents = [key for key in plan.new_documents if inside(key)]
+    for a, b in zip(edges[:-1], edges[1:], strict=True):
+        documents = [key for key in plan.new_documents if a <= bucket_of(key) < b]
         wanted = sorted_hashes(documents)
         sources = tuple(sorted({packs[key] for key in documents if key in packs})) + plan.packs
-        entries = pack_entries(e for e in plan.new_entries if inside(e.hash))
-        parts = merged if i == 0 else ()
-        if len(wanted) or len(entries) or parts:
-            tasks.append(SegmentTask(page.shard, page.buckets, sources, wanted, entries, parts, plan.in_scope))
+        entries = [e for e in plan.new_entries if a <= bucket_of(e.hash) < b]
+        if len(wanted) or entries:
+            key = _key(page, documents, entries, (), plan.in_scope)
+            tasks.append(SegmentTask(page.shard, page.buckets, sources, wanted, pack_entries(entries), (), plan.in_scope, key))
+    for parts in rewritten:
+        key = _key(page, [], [], parts, plan.in_scope)
+        tasks.append(SegmentTask(page.shard, page.buckets, (), sorted_hashes([]), pack_entries(()), parts, plan.in_scope, key))
     return tasks
 
 
-def bury(store: Store, parent: Generation, ref: SegmentRef, documents: Array, entries: Array) -> SegmentRef:
-    """The reference with exactly these rows deleted: writes the tombstone file with the statistics they take away."""
-    if not len(documents) and not len(entries):
-        return ref
-    opened = parent.segment(ref)
-    documents, entries = np.sort(documents).astype(np.int32), np.sort(entries).astype(np.int32)
-    statistics = {}
-    for space in parent.spaces.values():
-        arrays = opened.layer(space.id)
-        if arrays is not None:
-            rows = documents if space.layer.over == "documents" else entries
-            statistics[space.id] = space.layer.statistics(arrays, opened.documents, opened.entries, rows)
-    data = Tombstones(documents, entries, statistics).dump()
-    file = FileRef.of(f"tombstones/{hashlib.sha256(data).hexdigest()[:24]}.st", data)
-    store.write(file.name, data)
-    return ref.model_copy(update={"tombstones": file, "n_dead_docs": len(documents), "n_dead_entries": len(entries)})
+def _key(page: ShardPage, documents: list[bytes], entries: list[Entry], parts: tuple[SegmentRef, ...], in_scope: dict[str, Array]) -> bytes:
+    """A hash of all that a segment is made of."""
+    digest = hashlib.sha256(repr((page.shard, page.buckets, documents, entries)).encode("utf-8", "backslashreplace"))
+    for part in parts:
+        digest.update(manifest_bytes(part))
+    for name, hashes in sorted(in_scope.items()):
+        digest.update(name.encode() + hashes.tobytes())
+    return digest.digest()

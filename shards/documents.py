@@ -1,10 +1,13 @@
-"""The documents of one segment, as they are built from and searched in: renditions packed in one buffer."""
+"""The documents and entries of one segment, as they are built from and searched in: texts packed in one buffer."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
+from shards.entry_metadata import Metadata
 from shards.types import Array
 
 
@@ -50,7 +53,7 @@ class Documents:
         return cls(hashes, text, starts, starts + sizes, kinds, names)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entries:
     """The entries that one segment adds, sorted by (content hash, source, path).
 
@@ -60,7 +63,10 @@ class Entries:
     path_blob, path_offsets: packed UTF-8 paths (`shards.arrays.pack_strings`)
     sources: (m,) uint16, index into source_names
     sizes, mtimes_ns: (m,) int64
-    metadata: one JSON object per entry, packed like the paths
+    order: (m,) uint32, rows in order of (source, bytes of the path): what lies together in a source stands together, so that this
+        is the order of metadata, and folders are ranges of it
+    exts: (m,) uint32, index into the packed names ext_blob, ext_offsets: the field `ext` of each
+    metadata: see `Metadata`
     """
 
     hashes: Array
@@ -70,8 +76,11 @@ class Entries:
     source_names: tuple[str, ...]
     sizes: Array
     mtimes_ns: Array
-    meta_blob: Array
-    meta_offsets: Array
+    order: Array
+    exts: Array
+    ext_blob: Array
+    ext_offsets: Array
+    metadata: Metadata
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -79,3 +88,39 @@ class Entries:
     def path(self, row: int) -> str:
         """The path of one entry."""
         return self.path_blob[self.path_offsets[row] : self.path_offsets[row + 1]].tobytes().decode("utf-8", "surrogateescape")
+
+    @cached_property
+    def ext_names(self) -> tuple[str, ...]:
+        """The distinct values of `ext`."""
+        blob, offsets = self.ext_blob.tobytes(), self.ext_offsets.tolist()
+        return tuple(blob[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(offsets))
+
+    @cached_property
+    def places(self) -> Array:
+        """Where each row stands in `order`: (m,) uint32."""
+        found = np.empty(len(self.order), np.uint32)
+        found[self.order] = np.arange(len(self.order), dtype=np.uint32)
+        return found
+
+    # What follows is about all entries, and costs milliseconds for a million: kept with the segment, which outlives generations.
+
+    @cached_property
+    def size_ends(self) -> tuple[float, float]:
+        """The least and greatest size. There must be entries."""
+        return float(self.sizes.min()), float(self.sizes.max())
+
+    @cached_property
+    def mtime_ends(self) -> tuple[float, float]:
+        """The earliest and latest modification, in seconds. There must be entries."""
+        return int(self.mtimes_ns.min()) / 1e9, int(self.mtimes_ns.max()) / 1e9
+
+    @cached_property
+    def source_edges(self) -> list[int]:
+        """Places in `order` at which each source's entries begin, and the end."""
+        return [0, *np.cumsum(np.bincount(self.sources, minlength=len(self.source_names))).tolist()]
+
+    @cached_property
+    def odd(self) -> Array:
+        """Places in `order` of paths that are not UTF-8."""
+        rows = np.unique(np.searchsorted(self.path_offsets, np.flatnonzero(self.path_blob >= 0x80), "right") - 1)
+        return np.array([self.places[row] for row in rows.tolist() if any("\udc80" <= c <= "\udcff" for c in self.path(row))], np.int64)

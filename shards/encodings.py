@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shards import arrays as array_files
-from shards.errors import NotFound
+from shards.errors import Corrupt, NotFound
 from shards.identity import find_rows, prefixes
 from shards.store import Store
 from shards.types import Array
@@ -85,6 +85,52 @@ class PackedEncodings:
             full.append(self._join(group) if len(group) > 1 else group[0])
         return len(self._packs())
 
+    def retain(self, live: Array, dead_share: float = 0.5, dry_run: bool = False) -> tuple[int, int]:
+        """Drop what belongs to no document of `live`, (n, 20) uint8 ascending; returns (packs deleted, bytes freed).
+
+        Packs without any are deleted. Those of which more than `dead_share` is dead are written anew without it, and deleted when
+        the new one is durable, so a reader that misses one looks again.
+        """
+        n_packs = n_bytes = 0
+        alive = prefixes(live)
+        for name in self._names():
+            try:
+                pack = self._open(name)
+                kept = np.flatnonzero(find_rows(live, pack.hashes, alive) >= 0)
+                if len(kept) > len(pack.hashes) * (1 - dead_share) or len(kept) == len(pack.hashes) > 0:
+                    continue
+                n_bytes += self._store.size(name)
+                n_packs += 1
+                if len(kept):
+                    n_bytes -= int((pack.offsets[kept + 1] - pack.offsets[kept]).sum()) * pack.row_bytes
+                if dry_run:
+                    continue
+                if len(kept):
+                    self._write({pack.hashes[row].tobytes(): values for row, values in self._values(pack, kept)})
+                self._store.delete(name)
+            except NotFound:  # joined with others meanwhile
+                continue
+            except Corrupt as error:
+                logger.warning("event=encodings_unreadable reason=%s", error)
+        return n_packs, n_bytes
+
+    def forget(self, dead: Array) -> int:
+        """Write every pack anew that holds one of these documents, (n, 20) uint8 ascending, without them; returns how many did."""
+        n_packs = 0
+        for name in self._names():
+            pack = self._open(name)
+            kept = np.flatnonzero(find_rows(dead, pack.hashes) < 0)
+            if len(kept) == len(pack.hashes):
+                continue
+            n_packs += 1
+            if len(kept):
+                self._write({pack.hashes[row].tobytes(): values for row, values in self._values(pack, kept)})
+            self._store.delete(name)
+        return n_packs
+
+    def _names(self) -> list[str]:
+        return [name for name in self._store.list(f"{self._prefix}/") if name.endswith(".safetensors")]
+
     def _get(self, hashes: Array) -> dict[bytes, Array]:
         found: dict[bytes, Array] = {}
         open_ = np.arange(len(hashes))
@@ -99,8 +145,7 @@ class PackedEncodings:
 
     def _packs(self) -> list[_Pack]:
         """All packs of now, largest first: most of what is wanted lies there."""
-        names = [name for name in self._store.list(f"{self._prefix}/") if name.endswith(".safetensors")]
-        return sorted((self._open(name) for name in names), key=lambda pack: (-pack.size, pack.name))
+        return sorted((self._open(name) for name in self._names()), key=lambda pack: (-pack.size, pack.name))
 
     def _open(self, name: str) -> _Pack:
         if (known := _opened.get((self._store.url, name))) is not None:

@@ -32,10 +32,20 @@ class NotFound(SondageError):
     status = 404
 
 
+class Gone(NotFound):
+    """A generation that there was, and that was collected."""
+
+    status = 410
+
+
 class SourceError(SondageError):
-    """A corpus source cannot be listed or read."""
+    """A corpus source cannot be listed or read. reason: in one word, for counting (forbidden, unreachable, damaged, …)."""
 
     status = 502
+
+    def __init__(self, message: str = "", *, at: str | None = None, reason: str = "unreadable"):
+        super().__init__(message, at=at)
+        self.reason = reason
 
 
 class StoreError(SondageError):
@@ -50,6 +60,10 @@ class AlreadyExists(StoreError):
     status = 409
 
 
+class LeaseLost(AlreadyExists):
+    """Somebody else became the writer of the corpus."""
+
+
 class Corrupt(StoreError):
     """Bytes in the store do not have the size or checksum that the manifest states."""
 
@@ -58,6 +72,12 @@ class ModelMissing(SondageError):
     """A layer's model is not on this machine and cannot be fetched."""
 
     status = 424
+
+
+class Conflict(SondageError):
+    """The request contradicts one that was acknowledged before."""
+
+    status = 409
 
 
 class Cancelled(SondageError):

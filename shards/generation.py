@@ -114,9 +114,7 @@ class Generation:
     def shard(self, number: int) -> Shard:
         """Open one shard: maps its files, nothing is copied."""
         page = self.pages[number]
-        return Shard(
-            page, [self.segment(r) for r in page.segments], [Tombstones.read(self.store, r) for r in page.segments], self.spaces
-        )
+        return Shard(page, [self.segment(r) for r in page.segments], [Tombstones.read(self.store, r) for r in page.segments], self.spaces)
 
     def shard_of(self, document: bytes) -> int:
         """The shard that owns a content hash."""
@@ -137,10 +135,9 @@ class Generation:
                 arrays = self.segment(ref).statistics(space.id, ref)
                 if arrays is not None:
                     parts.append((1, arrays))
-                if ref.tombstones is not None:
-                    dead = Tombstones.read(self.store, ref).statistics.get(space.id)
-                    if dead is not None:
-                        parts.append((-1, dead))
+                for dead in Tombstones.files(self.store, ref):
+                    if space.id in dead.statistics:
+                        parts.append((-1, dead.statistics[space.id]))
         return space.layer.collect(parts)
 
     @cached_property
@@ -152,4 +149,3 @@ class Generation:
 
         data = check(self.store.read(self.root.nulls.name), self.root.nulls, self.store)
         return CorpusNulls.from_bytes(data, f"File {self.root.nulls.name!r} in store {self.store.url}")
-

@@ -10,14 +10,26 @@ import threading
 from collections import OrderedDict
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
-from shards.errors import AlreadyExists, BadSpec, Corrupt, NotFound, StoreError
+from shards.errors import AlreadyExists, BadSpec, Corrupt, Gone, NotFound, StoreError
 from shards.identity import N_BUCKETS
 from shards.store import Store
 
 # 1: first published format.
-FORMAT_VERSION = 1
+# 2: epochs of the writer's lease, the position of a source in the log of pushed documents, metadata in typed columns,
+#    several tombstone files of one segment.
+FORMAT_VERSION = 2
 OLDEST_READABLE = 1
 
 _CORPUS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -51,12 +63,19 @@ class FileRef(Model):
         return cls(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
+def _several(value: Any) -> Any:
+    """Format 1 has one file of tombstones or null."""
+    return () if value is None else (value,) if isinstance(value, dict | FileRef) else value
+
+
 class SegmentRef(Model):
     """A segment, or the part of one that lies in `buckets`: after resharding, two shards may refer to parts of the same.
 
     n_docs, n_entries, text_bytes: of the covered part, dead ones included. n_dead_docs, n_dead_entries: of these, how many the
-    tombstones bury. files: by role: "docs", "text", "entries", and per space "layer/<space>" and "stats/<space>".
+    tombstones bury. files: by role: "docs", "text", "entries", "meta" and "zones" where there is metadata, and per space
+    "layer/<space>" and "stats/<space>".
     spaces: the id of each space's arrays; a space whose id in the root differs is absent here.
+    tombstones: files of disjoint rows, oldest first (`shards/tombstones.py`).
     """
 
     id: str
@@ -66,7 +85,7 @@ class SegmentRef(Model):
     text_bytes: NonNegativeInt
     files: dict[str, FileRef]
     spaces: dict[str, str]
-    tombstones: FileRef | None = None
+    tombstones: Annotated[tuple[FileRef, ...], BeforeValidator(_several)] = ()
     n_dead_docs: NonNegativeInt = 0
     n_dead_entries: NonNegativeInt = 0
 
@@ -121,14 +140,35 @@ class SpaceRef(Model):
     fingerprint: str = ""
 
 
+class SourceRun(Model):
+    """What a run of the index job met in a source. Counts are of files.
+
+    skipped: listed, or seen while listing, and left out, by reason. unread: could not be read or looked at, by reason in one word;
+    such files are in the index as they were before. examples: some of these, with path and reason, for people. odd: what was left out
+    of metadata and of tables, by reason.
+    """
+
+    listed: NonNegativeInt = 0
+    skipped: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    unread: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    examples: tuple[str, ...] = ()
+    odd: dict[str, NonNegativeInt] = Field(default_factory=dict)
+
+
 class SourceRef(Model):
-    """A source of the corpus; tree: the root of its Merkle tree (shards/tree.py), None before the first listing."""
+    """A source of the corpus; tree: the root of its Merkle tree (shards/tree.py), None before the first listing.
+
+    applied: of the source of pushed documents, the number of the last entry of its log that this generation holds.
+    last_run: of the index job, the last that published a change of this source; None of pushed documents.
+    """
 
     url: str
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     tree: FileRef | None = None
     n_entries: NonNegativeInt = 0
+    applied: NonNegativeInt = 0
+    last_run: SourceRun | None = None
 
 
 class Root(Model):
@@ -138,6 +178,7 @@ class Root(Model):
     there are none. nulls: the null models' file, whose version is null_version. n_docs, n_entries: live ones.
     text_bytes: of all segments, dead ones included.
     counters: what the job that made it did, for status (listed, hashed, encoded, …).
+    epoch: of the writer's lease under which it was published (`shards/lease.py`); 0 where there was none.
     """
 
     format: int = FORMAT_VERSION
@@ -154,6 +195,7 @@ class Root(Model):
     n_entries: NonNegativeInt
     text_bytes: NonNegativeInt
     counters: dict[str, int] = Field(default_factory=dict)
+    epoch: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -213,6 +255,11 @@ def read_page(store: Store, ref: FileRef, kind: type[M]) -> M:
     return page
 
 
+def parse_page(data: bytes, name: str, store: Store) -> ShardPage:
+    """A shard's page from its bytes. Raises Corrupt."""
+    return _parse(data, ShardPage, name, store)
+
+
 def check_corpus(corpus: str) -> str:
     """The name itself, if a corpus may bear it. Raises BadSpec."""
     if not _CORPUS.fullmatch(corpus):
@@ -237,15 +284,16 @@ def latest_generation(store: Store, corpus: str) -> int | None:
 
 
 def read_root(store: Store, corpus: str, generation: int) -> Root:
-    """The root of one generation. Raises NotFound, Corrupt, and StoreError for a format this build cannot read."""
+    """The root of one generation.
+
+    Raises NotFound (Gone where it was collected), Corrupt, and StoreError for a format that this build cannot read.
+    """
     inside = corpus_store(store, corpus)
     name = _root_name(generation)
     try:
         data = inside.read(name)
     except NotFound:
-        raise NotFound(
-            f"Corpus {corpus!r} has no generation {generation} in store {store.url}. Ask for the newest; old ones are collected."
-        ) from None
+        raise _no_generation(store, corpus, generation) from None
     try:
         version = json.loads(data)["format"]
     except (ValueError, KeyError, TypeError) as error:
@@ -263,6 +311,17 @@ def read_root(store: Store, corpus: str, generation: int) -> Root:
             "Copy a corpus under its own name and whole, or index again."
         )
     return root
+
+
+def _no_generation(store: Store, corpus: str, generation: int) -> NotFound:
+    """The error for a generation without a root: Gone where there were later ones, so that it was collected."""
+    kept = [int(match[1]) for name in corpus_store(store, corpus).list("roots/") if (match := re.fullmatch(r"roots/(\d{16})\.json", name))]
+    if not kept:
+        return NotFound(f"Corpus {corpus!r} has no generation {generation} in store {store.url}, nor any. Build it with `sondage index`.")
+    named = ", ".join(map(str, kept)) if len(kept) <= 20 else f"{kept[0]}, …, {', '.join(map(str, kept[-10:]))}"
+    if generation > kept[-1]:
+        return NotFound(f"Corpus {corpus!r} has no generation {generation} in store {store.url} yet. Kept are: {named}.")
+    return Gone(f"Generation {generation} of corpus {corpus!r} in store {store.url} was collected. Kept are: {named}.")
 
 
 def publish(store: Store, root: Root) -> None:

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from shards.arrays import dump
-from shards.delta import bury
 from shards.generation import Generation
 from shards.manifest import FileRef, SegmentRef, ShardPage
 from shards.segment import Tombstones
 from shards.store import Store
+from shards.tombstones import bury
 
 
 def reshard(store: Store, parent: Generation | None, ranges: Sequence[tuple[int, int]]) -> list[ShardPage]:
@@ -53,15 +53,13 @@ def _cut(store: Store, parent: Generation, ref: SegmentRef, buckets: tuple[int, 
     cut = ref.model_copy(
         update={
             "buckets": buckets, "n_docs": n_docs, "n_entries": n_entries, "text_bytes": int(sizes.sum()), "files": files,
-            "tombstones": None, "n_dead_docs": 0, "n_dead_entries": 0,
+            "tombstones": (), "n_dead_docs": 0, "n_dead_entries": 0,
         }
     )  # fmt: skip
     return bury(store, parent, cut, part.documents, part.entries)
 
 
-def _statistics(
-    store: Store, parent: Generation, ref: SegmentRef, docs: tuple[int, int], entries: tuple[int, int]
-) -> dict[str, FileRef]:
+def _statistics(store: Store, parent: Generation, ref: SegmentRef, docs: tuple[int, int], entries: tuple[int, int]) -> dict[str, FileRef]:
     """Statistics files of a row range of a segment, so that each reference states the sums of just the rows it covers."""
     opened = parent.segment(ref)
     files = {}

@@ -6,24 +6,32 @@ retry or by two jobs, writes the same names.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shards import arrays as array_files
 from shards.documents import Documents, Entries
+from shards.entry_metadata import Metadata
+from shards.given import Given, pack_arrays, unpack_arrays
 from shards.identity import HASH_BYTES, N_BUCKETS, buckets_of, find_rows, prefixes
 from shards.manifest import FileRef, SegmentRef, check
+from shards.plan import extension
 from shards.types import Array, Arrays, Entry
 
 if TYPE_CHECKING:
     from shards.cache import FileCache
+    from shards.entry_metadata import ColumnSource
     from shards.store import Store
+    from shards.zones import Zones
 
 
+_PACK_COLUMNS = ("hashes", "starts", "ends", "kinds")
 _PACK_HEAD_BYTES = 1 << 15  # holds the header and the columns of a staging file of 512 documents, at 37 bytes each
 
 
@@ -32,9 +40,14 @@ def pack_entries(entries: Iterable[Entry]) -> Entries:
     rows = sorted(entries, key=lambda e: (e.hash, e.source, e.path))
     names = tuple(sorted({e.source for e in rows}))
     number = {name: i for i, name in enumerate(names)}
-    path_blob, path_offsets = array_files.pack_strings([e.path.encode("utf-8", "surrogateescape") for e in rows])
-    metadata = [json.dumps(dict(e.metadata), sort_keys=True, ensure_ascii=False).encode() if e.metadata else b"" for e in rows]
-    meta_blob, meta_offsets = array_files.pack_strings(metadata)
+    paths = [e.path.encode("utf-8", "surrogateescape") for e in rows]
+    path_blob, path_offsets = array_files.pack_strings(paths)
+    order = sorted(range(len(rows)), key=lambda i: (rows[i].source, paths[i]))
+    metadata = Metadata.none(len(rows))
+    if any(e.metadata for e in rows):
+        from shards.columns import Columns
+
+        metadata = Metadata.of(Columns.of([rows[i].metadata for i in order]))
     return Entries(
         hashes=np.frombuffer(b"".join(e.hash for e in rows), np.uint8).reshape(-1, HASH_BYTES),
         path_blob=path_blob,
@@ -43,21 +56,29 @@ def pack_entries(entries: Iterable[Entry]) -> Entries:
         source_names=names,
         sizes=np.array([e.size_bytes for e in rows], np.int64),
         mtimes_ns=np.array([e.mtime_ns for e in rows], np.int64),
-        meta_blob=meta_blob,
-        meta_offsets=meta_offsets,
+        order=np.array(order, np.uint32),
+        metadata=metadata,
+        **pack_extensions([extension(e.path) for e in rows]),
     )
+
+
+def pack_extensions(extensions: Sequence[str]) -> Arrays:
+    """Each entry's extension as `Entries` keeps them."""
+    names = sorted(set(extensions))
+    number = {name: i for i, name in enumerate(names)}
+    blob, offsets = array_files.pack_strings([name.encode("utf-8", "surrogateescape") for name in names])
+    return {"exts": np.array([number[e] for e in extensions], np.uint32), "ext_blob": blob, "ext_offsets": offsets}
 
 
 def unpack_entry(entries: Entries, row: int) -> Entry:
     """One entry as a value."""
-    metadata = array_files.unpack_string(entries.meta_blob, entries.meta_offsets, row)
     return Entry(
         source=entries.source_names[entries.sources[row]],
         path=entries.path(row),
         hash=entries.hashes[row].tobytes(),
         size_bytes=int(entries.sizes[row]),
         mtime_ns=int(entries.mtimes_ns[row]),
-        metadata=json.loads(metadata) if metadata else {},
+        metadata=entries.metadata.get(int(entries.places[row])),
     )
 
 
@@ -66,9 +87,20 @@ def _document_arrays(documents: Documents) -> tuple[Arrays, dict[str, str]]:
     return arrays, {"kind_names": json.dumps(documents.kind_names)}
 
 
+_ENTRY_ARRAYS = ("hashes", "path_blob", "path_offsets", "sources", "sizes", "mtimes_ns", "order", "exts", "ext_blob", "ext_offsets")
+
+
 def _entry_arrays(entries: Entries) -> tuple[Arrays, dict[str, str]]:
-    names = ("hashes", "path_blob", "path_offsets", "sources", "sizes", "mtimes_ns", "meta_blob", "meta_offsets")
-    return {name: getattr(entries, name) for name in names}, {"source_names": json.dumps(entries.source_names)}
+    return {name: getattr(entries, name) for name in _ENTRY_ARRAYS}, {"source_names": json.dumps(entries.source_names)}
+
+
+def _metadata_files(entries: Entries) -> dict[str, bytes]:
+    """The two files of metadata; none where no entry has any."""
+    if entries.metadata.is_empty:
+        return {}
+    from shards import column_files, zones
+
+    return {"meta": column_files.dump(entries.metadata.columns.whole), "zones": zones.dump(entries.metadata.zones)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +135,7 @@ def serialise(
         "docs": array_files.dump(*_document_arrays(documents)),
         "text": documents.text.tobytes(),
         "entries": array_files.dump(*_entry_arrays(entries)),
+        **_metadata_files(entries),
     }
     files |= {f"layer/{space}": array_files.dump(arrays) for space, arrays in layers.items()}
     files |= {f"stats/{space}": array_files.dump(arrays) for space, arrays in statistics.items()}
@@ -123,7 +156,7 @@ def write(store: "Store", segment: SegmentBytes) -> SegmentRef:
         text_bytes=segment.text_bytes,
         files=refs,
         spaces=segment.spaces,
-        tombstones=None,
+        tombstones=(),
         n_dead_docs=0,
         n_dead_entries=0,
     )
@@ -145,11 +178,43 @@ class Segment:
         finally:
             self.cache.unpin(path)  # mapped: unlinking it now would only free the name
 
+    def __len__(self) -> int:
+        """Documents in its files, whatever a reference covers of them."""
+        return len(self._columns[0]["starts"])
+
+    def has(self, space_id: str) -> bool:
+        """Whether it was built for this space."""
+        return f"layer/{space_id}" in self.ref.files
+
     @cached_property
-    def documents(self) -> Documents:
+    def _columns(self) -> tuple[Arrays, dict[str, str]]:
         # What says where everything lies is always compared with its checksum: a few dozen bytes a document. Text is not, once
         # it is here: a wrong byte in it is a wrong byte in an excerpt.
-        arrays, metadata = self._load(self.ref.files["docs"], verify=True)
+        return self._load(self.ref.files["docs"], verify=True)
+
+    @property
+    def hashes(self) -> Array:
+        """Of all documents, ascending: (n, 20) uint8; for this the text is not fetched."""
+        return self._columns[0]["hashes"]
+
+    def some(self, rows: Array) -> Documents:
+        """The documents of these ascending rows alone; of a text that is not here, only their pieces are read."""
+        arrays, metadata = self._columns
+        file, kinds = self.ref.files["text"], tuple(json.loads(metadata["kind_names"]))
+        local = self.store.local_path(file.name) is not None or "documents" in self.__dict__
+        text = memoryview(self.documents.text) if local and len(rows) else None
+        items = []
+        for row in rows.tolist():
+            start, end = int(arrays["starts"][row]), int(arrays["ends"][row])
+            body = bytes(text[start:end]) if text is not None else self.store.read(file.name, start, end) if end > start else b""
+            if len(body) != end - start:
+                raise self.store.corrupt(file.name, f"ends before byte {end}")
+            items.append((arrays["hashes"][row].tobytes(), body, kinds[arrays["kinds"][row]]))
+        return Documents.pack(items)
+
+    @cached_property
+    def documents(self) -> Documents:
+        arrays, metadata = self._columns
         file = self.ref.files["text"]
         text = np.zeros(0, np.uint8)
         if file.size:
@@ -160,8 +225,32 @@ class Segment:
 
     @cached_property
     def entries(self) -> Entries:
-        arrays, metadata = self._load(self.ref.files["entries"], verify=True)
-        return Entries(source_names=tuple(json.loads(metadata["source_names"])), **arrays)
+        arrays, about = self._load(self.ref.files["entries"], verify=True)
+        names = tuple(json.loads(about["source_names"]))
+        if "order" not in arrays:
+            return _entries_of_format_1(arrays, names)
+        return Entries(source_names=names, metadata=self._metadata(len(arrays["sizes"])), **arrays)
+
+    def _metadata(self, n: int) -> Metadata:
+        if "meta" not in self.ref.files:
+            return Metadata.none(n)
+
+        def columns() -> "ColumnSource":
+            from shards.column_files import ColumnFile
+
+            file = self.ref.files["meta"]
+            path = self.cache.path(self.store, file.name, file.size, file.sha256, pin=True)
+            try:
+                return ColumnFile(path, n)
+            finally:
+                self.cache.unpin(path)
+
+        def zones() -> "Zones":
+            from shards.zones import load
+
+            return load(*self._load(self.ref.files["zones"], verify=True))
+
+        return Metadata(columns, zones)
 
     def layer(self, space_id: str) -> Arrays | None:
         """A space's arrays; None where this segment was built without it."""
@@ -184,9 +273,23 @@ class Segment:
         return tuple(np.searchsorted(buckets_of(hashes), buckets).tolist())
 
 
+def _entries_of_format_1(arrays: Arrays, source_names: tuple[str, ...]) -> Entries:
+    """Format 1 has neither order nor extensions, and its metadata is JSON: they are made here."""
+    blob, offsets = arrays["path_blob"].tobytes(), arrays["path_offsets"].tolist()
+    paths = [blob[a:b] for a, b in pairwise(offsets)]
+    sources = arrays["sources"].tolist()
+    order = np.array(sorted(range(len(paths)), key=lambda i: (source_names[sources[i]], paths[i])), np.uint32)
+    metadata = Metadata.none(len(paths))
+    if len(arrays["meta_blob"]):
+        metadata = Metadata.of_json(arrays["meta_blob"], arrays["meta_offsets"], order)
+    kept = {name: array for name, array in arrays.items() if not name.startswith("meta_")}
+    extensions = pack_extensions([extension(path.decode("utf-8", "surrogateescape")) for path in paths])
+    return Entries(source_names=source_names, order=order, metadata=metadata, **kept, **extensions)
+
+
 @dataclass(frozen=True, slots=True)
 class Tombstones:
-    """What is deleted of a segment, within the bucket range of the reference that names this file.
+    """What is deleted of a segment, within the bucket range of the reference that names the file.
 
     documents, entries: ascending int32 rows. statistics: per space id, the deleted rows' statistics, to be subtracted.
     """
@@ -212,12 +315,23 @@ class Tombstones:
         return cls(flat["documents"], flat["entries"], statistics)
 
     @classmethod
+    def of_file(cls, store: "Store", file: FileRef) -> "Tombstones":
+        """Those of one file."""
+        return cls.load(check(store.read(file.name), file, store), file.name)
+
+    @classmethod
+    def files(cls, store: "Store", ref: SegmentRef) -> list["Tombstones"]:
+        """Those of a reference, by file: disjoint rows, whose statistics add up."""
+        data = store.read_many([file.name for file in ref.tombstones])
+        return [cls.load(check(part, file, store), file.name) for part, file in zip(data, ref.tombstones, strict=True)]
+
+    @classmethod
     def read(cls, store: "Store", ref: SegmentRef) -> "Tombstones":
-        """Those of a reference; empty where it has none."""
-        if ref.tombstones is None:
-            none = np.zeros(0, np.int32)
-            return cls(none, none, {})
-        return cls.load(check(store.read(ref.tombstones.name), ref.tombstones, store), ref.tombstones.name)
+        """All rows that a reference buries, without statistics: adding these up is the layers' business."""
+        files = cls.files(store, ref)
+        none = np.zeros(0, np.int32)
+        documents = np.sort(np.concatenate([none, *(file.documents for file in files)]))
+        return cls(documents, np.sort(np.concatenate([none, *(file.entries for file in files)])), {})
 
 
 def hash_order(hashes: Array, scores: Array) -> Array:
@@ -225,10 +339,33 @@ def hash_order(hashes: Array, scores: Array) -> Array:
     return np.lexsort((prefixes(hashes), -scores))
 
 
-def dump_pack(documents: Documents) -> bytes:
-    """Documents as one staging file: what a worker that read them leaves for the one that builds."""
+def dump_pack(documents: Documents, given: Mapping[bytes, Given] = MappingProxyType({})) -> bytes:
+    """Documents as one staging file: what a worker that read them leaves for the one that builds.
+
+    given: the callers' own vectors of those that have some, by hash.
+    """
     arrays, metadata = _document_arrays(documents)
+    if given:
+        vectors, names = pack_arrays(documents.hashes, given)
+        arrays |= vectors
+        metadata["vector_names"] = json.dumps(names)
     return array_files.dump(arrays | {"text": documents.text}, metadata)
+
+
+def read_given(store: "Store", name: str, wanted: Array) -> dict[str, dict[bytes, Array]]:
+    """The callers' own vectors in a staging file, of documents whose hash is among `wanted`: by name and hash. Raises NotFound, Corrupt."""
+    head = store.read(name, 0, _PACK_HEAD_BYTES)
+    places, metadata = array_files.layout(head, f"File {name!r} in store {store.url}")
+    if "vector_names" not in metadata:
+        return {}
+    parts = {key for key in places if key.startswith("vector")} | {"hashes"}
+    head = store.read(name, 0, max(places[key].end for key in parts))
+    if len(head) < max(places[key].end for key in parts):
+        raise store.corrupt(name, "is cut short")
+    arrays = {key: np.frombuffer(head[places[key].start : places[key].end], places[key].dtype).reshape(places[key].shape) for key in parts}
+    found = unpack_arrays(arrays["hashes"], arrays, json.loads(metadata["vector_names"]))
+    asked = {key.tobytes() for key in wanted}
+    return {name: {key: values for key, values in each.items() if key in asked} for name, each in found.items()}
 
 
 def read_pack(store: "Store", name: str, wanted: Array) -> Documents:
@@ -239,7 +376,7 @@ def read_pack(store: "Store", name: str, wanted: Array) -> Documents:
     """
     head = store.read(name, 0, _PACK_HEAD_BYTES)
     places, metadata = array_files.layout(head, f"File {name!r} in store {store.url}")
-    end = max((place.end for key, place in places.items() if key != "text"), default=0)
+    end = max((place.end for key, place in places.items() if key in _PACK_COLUMNS), default=0)
     if end > len(head):
         head = store.read(name, 0, end)
     if end > len(head) or not {"hashes", "starts", "ends", "kinds", "text"} <= set(places):
@@ -247,7 +384,7 @@ def read_pack(store: "Store", name: str, wanted: Array) -> Documents:
     columns = {
         key: np.frombuffer(head[place.start : place.end], place.dtype).reshape(place.shape)
         for key, place in places.items()
-        if key != "text"
+        if key in _PACK_COLUMNS
     }
     rows = find_rows(columns["hashes"], wanted)
     rows = rows[rows >= 0]

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -113,6 +114,18 @@ class Shard:
                 found = rows >= 0
                 found[found] = owner.live_docs[rows[found]]
                 view.entry_docs[open_[found]] = owner.base + rows[found]
+            view.fields.kinds = partial(self._kinds_of, view)
+
+    def _kinds_of(self, view: View) -> tuple[Array, list[str]]:
+        """The kind of each entry's document: (m,) int64, index into the names, -1 where it has none."""
+        names = sorted({name for owner in self.views for name in owner.segment.documents.kind_names})
+        kinds = np.full(len(view.entry_docs), -1, np.int64)
+        for owner in self.views:
+            documents = owner.segment.documents
+            inside = (view.entry_docs >= owner.base) & (view.entry_docs < owner.base + len(documents))
+            number = np.array([names.index(name) for name in documents.kind_names], np.int64)
+            kinds[inside] = number[documents.kinds[view.entry_docs[inside] - owner.base]]
+        return kinds, names
 
     def n_units(self, space: str) -> int:
         """Live units of a space on this shard."""

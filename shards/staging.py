@@ -1,17 +1,21 @@
 """What runs leave for one another: files that were read but are in no generation yet, so that a run that dies is taken up.
 
-Names say when their run began and what they hold, `staging/<UTC time>-<hash>.json` and `.pack`. Two runs that read the same files
-share them, and whoever is done first takes them away: the other finds them missing and starts over on what was published.
+Names say when their run began and what they hold: `staging/<UTC time>-<hash>.json` lists what was read, packs beside it hold the
+documents. Two runs that read the same files share them, and whoever is done first takes them away: the other finds them missing and
+starts over on what was published.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
+from shards.attached import Attached
 from shards.corpus import Listed, Source
 from shards.documents import Documents
+from shards.given import Given
 from shards.segment import dump_pack
 from shards.store import Store
 from shards.worker import StageTask
@@ -31,8 +35,11 @@ class Staging:
         self._stamp, self._oldest = _stamp(begun), _stamp(begun - KEPT)
         self.used: set[str] = set()
 
-    def tasks(self, source: Source, files: Sequence[Listed], max_file_bytes: int) -> list[StageTask]:
-        """Files in portions to be read. Those that a run has read already bear the name of what it left."""
+    def tasks(self, source: Source, files: Sequence[Listed], max_file_bytes: int, attached: Attached | None = None) -> list[StageTask]:
+        """Files in portions to be read. Those that a run has read already bear the name of what it left.
+
+        attached: the sidecars and rules of files that have one; the files' etags cover them.
+        """
         kept = {match[2]: match[1] for name in self.store.list("staging/") if (match := _LIST.fullmatch(name))}
         tasks: list[StageTask] = []
         chunk: list[Listed] = []
@@ -44,14 +51,24 @@ class Staging:
                 identity = json.dumps([source.url, max_file_bytes, [list(f) for f in chunk]])
                 digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
                 name = f"staging/{kept.get(digest) or self._name(digest)}"
-                tasks.append(StageTask(name, source, tuple(chunk), max_file_bytes))
+                sidecars, rules = (attached.sidecars, attached.rules) if attached is not None else ({}, {})
+                tasks.append(
+                    StageTask(
+                        name,
+                        source,
+                        tuple(chunk),
+                        max_file_bytes,
+                        {f.path: sidecars[f.path] for f in chunk if f.path in sidecars},
+                        {f.path: rules[f.path] for f in chunk if f.path in rules},
+                    )
+                )
                 chunk, size = [], 0
         self.used.update(task.name for task in tasks)
         return tasks
 
-    def keep(self, documents: Documents) -> str:
-        """Documents that come from the index itself; returns the name of their pack."""
-        data = dump_pack(documents)
+    def keep(self, documents: Documents, given: Mapping[bytes, Given] = MappingProxyType({})) -> str:
+        """Documents that no worker has read, with the callers' own vectors of some; returns the name of their pack."""
+        data = dump_pack(documents, given)
         name = f"staging/{self._name(hashlib.sha256(data).hexdigest()[:24])}"
         self.used.add(name)
         self.store.write(f"{name}.pack", data)
@@ -62,11 +79,22 @@ class Staging:
         names = self.store.list("staging/")
         # Lists before packs: nobody looks for a pack without its list.
         for name in sorted(names, key=lambda name: (name.endswith(".pack"), name)):
-            if name.rpartition(".")[0] in self.used or name.removeprefix("staging/") < self._oldest:
+            if name.split(".")[0] in self.used or name.removeprefix("staging/") < self._oldest:
                 self.store.delete(name)
 
     def _name(self, digest: str) -> str:
         return f"{self._stamp}-{digest}"
+
+
+def is_dead(name: str, now: float) -> bool:
+    """Whether a staging file belongs to a run that began so long ago that nobody will take it up. now: seconds since 1970."""
+    return name.startswith("staging/") and name.removeprefix("staging/") < _stamp(datetime.fromtimestamp(now, UTC) - KEPT)
+
+
+def under_way_since(names: Iterable[str], now: float) -> str:
+    """When the earliest run began that may be under way, as its staging files say; "" where there is none."""
+    alive = [name for name in names if name.startswith("staging/") and not is_dead(name, now)]
+    return min(alive).removeprefix("staging/").partition("-")[0] if alive else ""
 
 
 def _stamp(time: datetime) -> str:

@@ -90,6 +90,10 @@ class Store(ABC):
         """Many writes, in no particular order, with `parallel` requests in flight."""
         self._each(lambda item: self.write(*item), list(files.items()))
 
+    def delete_many(self, names: Sequence[str]) -> None:
+        """Many deletes, in no particular order, with `parallel` requests in flight."""
+        self._each(self.delete, names)
+
     def _each(self, act: Callable[[A], B], items: Sequence[A]) -> Sequence[B]:
         if self.parallel == 1 or len(items) < 2:
             return [act(item) for item in items]
@@ -248,6 +252,9 @@ class LocalStore(Store):
         path = self._path(name)
         with self._errors("delete", name):
             path.unlink(missing_ok=True)
+            if path.parent != self.root:
+                with contextlib.suppress(OSError):  # not empty, for one: a folder for each segment that ever was makes listing slow
+                    path.parent.rmdir()
 
     def child(self, folder: str) -> "LocalStore":
         return LocalStore(self._path(folder))
@@ -259,7 +266,7 @@ class LocalStore(Store):
         except OSError as error:
             if action == "read" and isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
                 raise self._missing(name) from None
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 remedy = "Free space there, or choose another store."
             elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 remedy = "Check who may write there; the file system must also allow hard links."
@@ -331,11 +338,12 @@ def _temporary(folder: Path, data: bytes) -> Iterator[Path]:
     """A synced file with this content in the folder (made if need be); gone afterwards unless it was renamed."""
     path = folder / f".{uuid.uuid4().hex}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        _make_folder(folder)
-        descriptor = os.open(path, flags, 0o666)
+    while True:
+        try:
+            descriptor = os.open(path, flags, 0o666)
+            break
+        except FileNotFoundError:  # not made yet, or removed by a `delete` that found it empty
+            _make_folder(folder)
     try:
         with open(descriptor, "wb", buffering=0) as file:
             view = memoryview(data)
@@ -357,7 +365,10 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # what was put there was deleted at once, and the folder with it
+        return
     try:
         os.fsync(descriptor)
     finally:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from shards.errors import SourceError
 from shards.manifest import FileRef, check
 from shards.store import Store
+from shards.types import Entry
 
 
 class TreeRow(NamedTuple):
@@ -31,6 +32,22 @@ class TreeRow(NamedTuple):
     mtime_ns: int
     etag: str = ""
     metadata: dict[str, Any] = {}  # noqa: RUF012  shared and never written to
+
+
+def entry_of(source: str, row: TreeRow) -> Entry:
+    """The entry that a row of a source's tree stands for; the row must have a hash."""
+    return Entry(source, row.path, bytes.fromhex(row.hash), row.size_bytes, row.mtime_ns, metadata=row.metadata)
+
+
+def table_mark(table: str) -> str:
+    """The etag of a row whose entry is a row of a table: no listing gives it, and it says how much of the path is the table's."""
+    return f"row {len(table)}"
+
+
+def table_of(row: TreeRow) -> str | None:
+    """The path of the table that a row's entry is in; None of entries that are files."""
+    mark, _, length = row.etag.partition(" ")
+    return row.path[: int(length)] if mark == "row" and length.isdecimal() else None
 
 
 class _Child(NamedTuple):
@@ -74,8 +91,8 @@ def build(store: Store, rows: Iterable[TreeRow]) -> FileRef:
 
     store: the corpus's.
     """
-    ordered = sorted(rows, key=_key)
-    keys = [_key(row) for row in ordered]
+    ordered = sorted(rows, key=sort_key)
+    keys = [sort_key(row) for row in ordered]
     for i in range(1, len(keys)):
         if keys[i - 1] == keys[i]:
             raise SourceError(f"Path {ordered[i].path!r} is listed twice in one source. List each path once.")
@@ -91,8 +108,8 @@ def edit(store: Store, root: FileRef, upserts: Iterable[TreeRow] = (), deletes: 
     Equal, bit for bit, to building from the resulting rows. Reads and writes only pages that change, their ancestors, and
     sometimes a following page. Raises as `build` does.
     """
-    changes: dict[bytes, _Item | None] = {_key((path,)): None for path in deletes}
-    changes |= {_key(row): row for row in upserts}
+    changes: dict[bytes, _Item | None] = {sort_key((path,)): None for path in deletes}
+    changes |= {sort_key(row): row for row in upserts}
     pages = _Pages(store)
     top, height = pages.top(root)
     for level in range(height + 1):
@@ -100,8 +117,8 @@ def edit(store: Store, root: FileRef, upserts: Iterable[TreeRow] = (), deletes: 
             return root
         old, new = _edit_level(pages, top, height, level, sorted(changes.items(), key=itemgetter(0)))
         kept = set(old) & set(new)
-        changes = {_key(child): None for child in old if child not in kept}
-        changes |= {_key(child): child for child in new if child not in kept}
+        changes = {sort_key(child): None for child in old if child not in kept}
+        changes |= {sort_key(child): child for child in new if child not in kept}
     if not changes:
         return root
     # The top level had one page, so `new` is all of it now: several pages, or one, or one with a single child, which is
@@ -119,15 +136,14 @@ def edit(store: Store, root: FileRef, upserts: Iterable[TreeRow] = (), deletes: 
 def rows(store: Store, root: FileRef, prefix: str = "") -> Iterator[TreeRow]:
     """The rows whose path begins with `prefix`, in order of their paths' bytes. Reads only pages that may hold such rows."""
     pages = _Pages(store)
-    low = _key((prefix,))
+    low = sort_key((prefix,))
+    beyond = _after_prefix(low)
 
-    def walk(page: _Page) -> Iterator[TreeRow]:
+    def walk(page: _Page) -> Iterator[list[TreeRow]]:
         first = max(bisect_right(page.keys, low) - 1, 0) if page.level else bisect_left(page.keys, low)
-        end = first
-        while end < len(page.keys) and (page.keys[end] <= low or page.keys[end].startswith(low)):
-            end += 1
+        end = len(page.keys) if beyond is None else bisect_left(page.keys, beyond)
         if page.level == 0:
-            yield from page.items[first:end]
+            yield page.items[first:end]
             return
         for i in range(first, end, _WINDOW):
             window = page.items[i : min(i + _WINDOW, end)]
@@ -135,17 +151,48 @@ def rows(store: Store, root: FileRef, prefix: str = "") -> Iterator[TreeRow]:
             for child in window:
                 yield from walk(pages.load(child))
 
-    yield from walk(pages.load(pages.top(root)[0]))
+    for found in walk(pages.load(pages.top(root)[0])):
+        yield from found
+
+
+def _after_prefix(prefix: bytes) -> bytes | None:
+    """The least key that is greater than all that begin with a prefix; None where there is none."""
+    short = prefix.rstrip(b"\xff")
+    return short[:-1] + bytes([short[-1] + 1]) if short else None
 
 
 def get(store: Store, root: FileRef, path: str) -> TreeRow | None:
     """The row of one path; None where there is none. Reads one page per level."""
-    pages, key = _Pages(store), _key((path,))
+    pages, key = _Pages(store), sort_key((path,))
     page = pages.load(pages.top(root)[0])
     while page.level:
         page = pages.load(page.items[max(bisect_right(page.keys, key) - 1, 0)])
     i = bisect_left(page.keys, key)
     return page.items[i] if i < len(page.keys) and page.keys[i] == key else None
+
+
+def find(store: Store, root: FileRef, paths: Iterable[str]) -> dict[str, TreeRow]:
+    """The rows of these paths, by path; a path without one is missing. Reads each page that may hold one of them once."""
+    pages = _Pages(store)
+    found: dict[str, TreeRow] = {}
+
+    def walk(page: _Page, keys: list[bytes]) -> None:
+        places = [max(bisect_right(page.keys, key) - 1, 0) for key in keys]
+        if page.level == 0:
+            found.update((page.items[i].path, page.items[i]) for i, key in zip(places, keys, strict=True) if page.keys[i : i + 1] == [key])
+            return
+        wanted: dict[int, list[bytes]] = {}
+        for i, key in zip(places, keys, strict=True):
+            wanted.setdefault(i, []).append(key)
+        children = list(wanted)
+        for at in range(0, len(children), _WINDOW):
+            window = children[at : at + _WINDOW]
+            pages.fetch([page.items[i] for i in window])
+            for i in window:
+                walk(pages.load(page.items[i]), wanted[i])
+
+    walk(pages.load(pages.top(root)[0]), sorted({sort_key((path,)) for path in paths}))
+    return found
 
 
 def diff(store: Store, a: FileRef, b: FileRef) -> Iterator[tuple[str, TreeRow | None, TreeRow | None]]:
@@ -157,7 +204,7 @@ def diff(store: Store, a: FileRef, b: FileRef) -> Iterator[tuple[str, TreeRow | 
     while left.stack and right.stack:
         (x_height, x_key, x), (y_height, y_key, y) = left.stack[-1], right.stack[-1]
         if x_height == y_height == 0 and x_key == y_key:
-            if not _same(x, y):
+            if not same_row(x, y):
                 yield y.path, x, y
             left.stack.pop()
             right.stack.pop()
@@ -180,13 +227,44 @@ def diff(store: Store, a: FileRef, b: FileRef) -> Iterator[tuple[str, TreeRow | 
             yield row.path, None, row
 
 
+def references(data: bytes, name: str, store: Store) -> list[FileRef]:
+    """The pages that a page refers to, from its bytes; none for a page of rows. Raises Corrupt."""
+    page = _decode(data, name, store)
+    return [child.ref for child in page.items] if page.level else []
+
+
+def pages(store: Store, root: FileRef, known: dict[str, tuple[FileRef, ...]] | None = None) -> Iterator[FileRef]:
+    """References to all pages of the tree, the root's own first. Reads pages of references alone, no rows.
+
+    known: what lies below each page of references, by checksum; filled here, so that trees that share pages read them once.
+    """
+    known = {} if known is None else known
+    reading = _Pages(store)
+
+    def below(child: _Child, level: int) -> tuple[FileRef, ...]:
+        if level == 0:
+            return ()
+        if child.sha256 not in known:
+            found: list[FileRef] = []
+            for item in reading.load(child).items:
+                found += (item.ref, *below(item, level - 1))
+            known[child.sha256] = tuple(found)
+        return known[child.sha256]
+
+    yield root
+    if root.sha256 in known:
+        yield from known[root.sha256]
+    else:
+        yield from below(*reading.top(root))
+
+
 class _Front:
     """What is left of a tree in a walk from left to right: a stack, the next item on top, pages not opened until need be."""
 
     def __init__(self, pages: "_Pages", root: FileRef):
         self._pages = pages
         top, level = pages.top(root)
-        self.stack: list[tuple[int, bytes, Any]] = [(level + 1, _key(top), top)]  # (height: 0 of rows; key; row or page)
+        self.stack: list[tuple[int, bytes, Any]] = [(level + 1, sort_key(top), top)]  # (height: 0 of rows; key; row or page)
 
     def step(self) -> list[TreeRow]:
         """Take the next item off: a row is returned, a page gives way to its items."""
@@ -256,7 +334,7 @@ class _Pages:
             return empty
         while len(children) > 1:
             level += 1
-            children = self.put(level, _cut_all(level, [_key(child) for child in children], children))
+            children = self.put(level, _cut_all(level, [sort_key(child) for child in children], children))
         return children[0]
 
     def flush(self) -> None:
@@ -324,7 +402,7 @@ def _edit_level(
     at = 0
     while at < len(keys):
         cursor.seek(keys[at])
-        while touched and _key(touched[0]) < _key(cursor.child):  # came along as a following page
+        while touched and sort_key(touched[0]) < sort_key(cursor.child):  # came along as a following page
             touched.popleft()
         if touched and touched[0] == cursor.child:
             pages.fetch([touched.popleft() for _ in range(min(_WINDOW, len(touched)))])
@@ -355,9 +433,7 @@ def _cut(level: int, keys: list[bytes], items: list[Any], pending: list[Any]) ->
     for key, item in zip(keys, items, strict=True):
         pending.append(item)
         n = len(pending)
-        if n >= least and (
-            n == most or int.from_bytes(hashlib.blake2b(key, digest_size=8, salt=salt).digest(), "little") % mean == 0
-        ):
+        if n >= least and (n == most or int.from_bytes(hashlib.blake2b(key, digest_size=8, salt=salt).digest(), "little") % mean == 0):
             groups.append(pending)
             pending = []
     return groups, pending
@@ -368,8 +444,8 @@ def _cut_all(level: int, keys: list[bytes], items: list[Any]) -> list[list[Any]]
     return [*groups, last] if last else groups
 
 
-def _key(item: Sequence[Any]) -> bytes:
-    """What items are sorted by: the bytes of their path."""
+def sort_key(item: Sequence[Any]) -> bytes:
+    """What rows, like everything that begins with a path, are sorted by: the path's bytes. Raises SourceError where it has none."""
     try:
         return item[0].encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -385,7 +461,7 @@ def _child(level: int, items: list[Any], sha256: str, size: int) -> _Child:
     return _Child(items[0].path if items else "", sha256, size, n_rows)
 
 
-def _same(x: TreeRow, y: TreeRow) -> bool:
+def same_row(x: TreeRow, y: TreeRow) -> bool:
     # In Python 1 == 1.0 == True, in JSON they differ.
     return x == y and (not x.metadata or _dumps(x.metadata) == _dumps(y.metadata))
 
@@ -413,6 +489,6 @@ def _decode(data: bytes, name: str, store: Store) -> _Page:
         level = page["level"]
         kind, fields = (_Child, page["pages"]) if level else (TreeRow, page["rows"])
         items = [kind(*values) for values in fields]
-        return _Page(level, items, [_key(item) for item in items])
+        return _Page(level, items, [sort_key(item) for item in items])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise store.corrupt(name, f"is not a readable tree page ({error})") from None

@@ -1,56 +1,43 @@
-"""Bringing a corpus up to date with its source: list, compare, read what changed, build segments for that alone, publish.
+"""The index job's run: list a source, compare it with what was indexed of it, read what may have changed, publish the change.
 
-The driver decides and moves names; workers read and write. Nothing is visible until `publish` creates the next root manifest,
-and everything before it is named by content or by task, so a run that dies is taken up by the next one.
+The driver decides and moves names; workers read and write. What comes after reading is `shards/writing.py`.
 """
 
-import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Protocol
 
-import numpy as np
-
-from shards import manifest, tree
+from shards import pushlog, tree
+from shards.attached import Attached, attach
 from shards.cache import FileCache
+from shards.compaction import merge_step
 from shards.comparison import change_of, compare, n_moved
 from shards.corpus import Listed, Listing, Source, list_source
-from shards.delta import Change, ShardDelta, by_shard, choose_merges, segment_tasks
-from shards.encodings import PackedEncodings
+from shards.delta import Specs
+from shards.drafts import REFIT, Draft, SourceChange, Tally, timed
 from shards.errors import AlreadyExists, BadSpec, NotFound, SourceError, StoreError
 from shards.generation import Generation, spec_of
-from shards.identity import N_BUCKETS, shard_ranges
+from shards.given import dims
+from shards.identity import shard_ranges
 from shards.layers import SpaceSpec, create, space_id
 from shards.layers.contract import Resources
-from shards.manifest import FORMAT_VERSION, FileRef, Root, SegmentRef, ShardPage, SourceRef, SpaceRef
-from shards.reshard import reshard
-from shards.staging import Staging
+from shards.lease import Clock, Sleep
+from shards.manifest import SourceRef, SourceRun
+from shards.reading import Odd, add_odd
+from shards.rows import RowRule
 from shards.store import Store
 from shards.tree import TreeRow
-from shards.worker import Built, SegmentTask, Staged
+from shards.worker import Staged
+from shards.writing import Calibrate, Executor, Report, Writer
 
 logger = logging.getLogger(__name__)
 
 SHRINK = 0.5  # a listing that lost more than this share of its files deletes nothing unless told to
+N_EXAMPLES = 5  # of files that could not be read, in status
+MERGES = 64  # in one run at most; a shard is seldom due more than one
 ATTEMPTS = 10  # each one but the last met another run's publication
-
-
-
-class Executor(Protocol):
-    """Runs worker methods somewhere. Results come as they finish."""
-
-    def run(self, method: str, tasks: Sequence[Any]) -> Iterator[Any]: ...
-
-    def close(self) -> None: ...
-
-
-Report = Callable[[str, int, int, str], None]  # step, done, total, unit
-Calibrate = Callable[[Generation], bytes | None]  # null models of an unpublished generation, as the bytes of their file
-NULLS_SUFFIX = ".2.safetensors"  # 2: their format, `shards.nulls.FORMAT`
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,57 +53,70 @@ class Options:
     n_shards: int | None = None
     max_file_bytes: int = 64 << 20
     allow_shrink: bool = False
-    refit: float = 0.1  # null models are fitted anew when the number of documents has changed by this share
+    rows: tuple[RowRule, ...] = ()  # files that are tables, whose rows are documents
+    refit: float = REFIT
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a run did. Counts are of files but for `encoded`, `reused` (documents per space).
+class Outcome(Tally):
+    """What a run did. Counts are of files but for those of documents.
 
-    hashed: read in this run; resumed: not read, because a run that was cut off had done so. failed: what could not be read, with
-    the reason; it stays in the index as it was, and the next run tries again.
+    merged: merges of segments, each a generation of its own. hashed: read in this run; resumed: not read, because a run that was cut
+    off had done so. failed: what could not be read, with the reason; it stays in the index as it was, and the next run tries again.
+    unread: how many of these, by reason in one word. rows: of tables that were read. odd: what metadata and rows left out, by reason:
+    how often, and where first.
     """
 
     generation: int = 0
     changed: bool = False
+    merged: int = 0
     listed: int = 0
     hashed: int = 0
     resumed: int = 0
     added: int = 0
     removed: int = 0
     renamed: int = 0
-    documents_added: int = 0
-    documents_removed: int = 0
-    encoded: dict[str, int] = field(default_factory=dict)
-    reused: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
     size_bytes: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    rows: int = 0
+    odd: Odd = field(default_factory=dict)
 
 
 class Updater:
-    """Runs one update. store: the store's root; executor: where workers run; clock: the time of day, in seconds."""
+    """Runs one update. store: the store's root; executor: where workers run; clock: the time of day, in seconds; sleep: its own."""
 
     def __init__(
         self,
         store: Store,
         cache: FileCache,
         resources: Resources,
-        executor: Callable[[Store, dict[str, tuple[SpaceSpec, str]]], Executor],
+        executor: Callable[[Store, Specs], Executor],
         calibrate: Calibrate | None = None,
         report: Report = lambda *_: None,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
+        sleep: Sleep = time.sleep,
     ):
         self.root_store, self.cache, self.resources = store, cache, resources
-        self.make_executor, self.calibrate, self.report, self.clock = executor, calibrate, report, clock
+        self.make_executor, self.calibrate, self.report = executor, calibrate, report
+        self.clock, self.sleep = clock, sleep
 
     def run(self, options: Options) -> Outcome:
         """Bring the corpus up to date. Raises SourceError, BadSpec, StoreError, NotFound; nothing is published then."""
-        self.store = manifest.corpus_store(self.root_store, options.corpus)
-        self.staging = Staging(self.store, self.clock())
-        self._executor: tuple[Any, Executor] | None = None
+        if options.source.name == pushlog.SOURCE:
+            raise BadSpec(f"The source name {pushlog.SOURCE!r} is that of pushed documents. Give another with --source-name.")
+        self.writer = Writer(
+            self.root_store,
+            options.corpus,
+            self.cache,
+            self.resources,
+            self.make_executor,
+            self.calibrate,
+            self.report,
+            self.clock,
+            self.sleep,
+        )
         try:
             n_missing = 0
             for _ in range(ATTEMPTS):
@@ -136,22 +136,37 @@ class Updater:
                         raise
                     logger.info("corpus=%s event=retry reason=%s", options.corpus, error)
                     continue
-                self._tidy(outcome)
+                self._merge(outcome)
+                try:
+                    self.writer.tidy()
+                except (StoreError, NotFound) as error:  # the run is done: this only wastes space until the next
+                    logger.info("event=tidying_failed reason=%s", error)
                 return outcome
         finally:
-            if self._executor is not None:
-                self._executor[1].close()
+            self.writer.close()
         raise StoreError(f"Corpus {options.corpus!r}: {ATTEMPTS} other runs published first. Run the job again when they are done.")
+
+    def _merge(self, outcome: Outcome) -> None:
+        """Do the merges that are due. The run is done: where one cannot be, the next run or a push does it."""
+        with timed(outcome, "merge"):
+            try:
+                while outcome.merged < MERGES and (root := merge_step(self.writer, Tally())) is not None:
+                    outcome.generation = root.generation
+                    outcome.merged += 1
+            except StoreError as error:
+                logger.info("event=merging_failed reason=%s", error)
 
     # --- one attempt -------------------------------------------------------------------------------------------------------
 
     def _attempt(self, options: Options, outcome: Outcome) -> None:
-        with _timed(outcome, "list"):
+        with timed(outcome, "list"):
             listing = list_source(options.source)
             outcome.listed = len(listing.files)
             outcome.skipped.update({k: v for k, v in listing.counters.items() if v})
-            outcome.failed.update(dict(listing.problems))
-        parent = self._parent(options.corpus)
+            for problem in listing.problems:
+                outcome.unread[problem.kind] = outcome.unread.get(problem.kind, 0) + 1
+                outcome.failed[problem.path] = problem.reason
+        parent = self.writer.newest()
         specs = self._specs(options, parent)
         old_source = parent.root.sources.get(options.source.name) if parent else None
         if parent is None and not listing.files:
@@ -164,21 +179,22 @@ class Updater:
                 f"Source {options.source.name!r} was {old_source.url} and is {options.source.url} from now on. "
                 "If both were meant, give the second its own --source-name."
             )
-        with _timed(outcome, "compare"):
+        with timed(outcome, "compare"):
             old_tree = old_source.tree if old_source else None
-            old = {row.path: row for row in tree.rows(self.store, old_tree)} if old_tree else {}
-            suspects, gone = compare(listing, old, options.max_file_bytes)
-        self._guard_shrink(options, outcome, listing, old_source, gone)
+            attached = attach(listing, options.rows, self._dims(options, specs))
+            listing = attached.listing
+            compared = compare(listing, tree.rows(self.writer.store, old_tree) if old_tree else (), options.max_file_bytes)
+        self._guard_shrink(options, outcome, listing, old_source, compared.gone)
         ranges = self._ranges(options, parent)
         staged: list[Staged] = []
-        readable = [file for file in suspects if file.size_bytes <= options.max_file_bytes]
-        if len(readable) < len(suspects):
-            outcome.skipped[f"larger than {options.max_file_bytes:,} bytes"] = len(suspects) - len(readable)
+        readable = [file for file in compared.suspects if file.size_bytes <= options.max_file_bytes]
+        if len(readable) < len(compared.suspects):
+            outcome.skipped[f"larger than {options.max_file_bytes:,} bytes"] = len(compared.suspects) - len(readable)
         if readable:
-            with _timed(outcome, "read"):
-                staged = self._stage(self._workers(specs), options, readable, outcome)
-        with _timed(outcome, "plan"):
-            change = change_of(options.source.name, suspects, old, gone, staged, options.max_file_bytes)
+            with timed(outcome, "read"):
+                staged = self._stage(specs, options, readable, attached, outcome)
+        with timed(outcome, "plan"):
+            change = change_of(options.source.name, compared, staged, options.max_file_bytes)
             outcome.added, outcome.removed, outcome.renamed = len(change.added), len(change.removed), n_moved(change)
         if parent is None and not change.added:
             reasons = (_counted(outcome) or next(iter(outcome.failed.values()))).rstrip(".")
@@ -186,40 +202,30 @@ class Updater:
                 f"Source {options.source.url!r} lists {outcome.listed:,} files, of which none could be read as text: {reasons}. "
                 "Check --source and --include."
             )
-        same_spaces = parent is not None and {n: i for n, (_, i) in specs.items()} == {
-            s.name: s.space_id for s in parent.root.spaces
-        }
-        same_shards = parent is not None and tuple(s.buckets for s in parent.root.shards) == tuple(ranges)
-        if parent is not None and change.empty and same_spaces and same_shards and not self._outdated(parent.root):
+        packs = {key: result.pack for result in staged for key in result.hashes.values()}
+        asked = options.source
+        source = SourceChange(asked.name, asked.url, change, asked.include, asked.exclude, last_run=_last_run(outcome))
+        draft = Draft(specs, (source,), packs, tuple(ranges), refit=options.refit)
+        if parent is not None and not self.writer.due(parent, draft):
             outcome.generation = parent.root.generation
             return
-        with _timed(outcome, "build"):
-            pages = self._pages(parent, specs, ranges, change, staged, outcome)
-        with _timed(outcome, "tree"):
-            new_tree = self._tree(old_tree, change)
-        root = self._root(options, parent, specs, pages, new_tree, change, old_source)
-        if self.calibrate is not None and self._refit_due(options, parent, root, same_spaces):
-            if parent is not None and self._outdated(parent.root):
-                outcome.notes.append("An older version fitted the null models; this run has fitted them anew.")
-            with _timed(outcome, "null models"):
-                root = self._fit(root)
-        with _timed(outcome, "publish"):
-            manifest.publish(self.root_store, root)
-        outcome.generation, outcome.changed = root.generation, True
+        outcome.generation = self.writer.commit(parent, draft, outcome).generation
+        outcome.changed = True
 
-    def _workers(self, specs: dict[str, tuple[SpaceSpec, str]]) -> Executor:
-        """Where workers run that build these spaces; kept for the next attempt, since starting actors takes seconds."""
-        if self._executor is None or self._executor[0] != specs:
-            if self._executor is not None:
-                self._executor[1].close()
-            self._executor = (specs, self.make_executor(self.store, specs))
-        return self._executor[1]
+    def _dims(self, options: Options, specs: Specs) -> dict[str, int]:
+        """The vectors that the corpus takes from callers. Raises BadSpec where a table is to give others."""
+        known = dims(create(spec, self.resources) for spec, _ in specs.values())
+        for rule in options.rows:
+            for column, name in rule.vectors:
+                if name not in known:
+                    choice = ", ".join(sorted(known)) or "none yet"
+                    raise BadSpec(
+                        f"--rows {rule}: the corpus takes no vectors named {name!r}. It takes: {choice}. "
+                        f"Add a space, e.g. --layer {name}=vectors:dim=384, or name another: vector={column}->NAME."
+                    )
+        return known
 
-    def _parent(self, corpus: str) -> Generation | None:
-        number = manifest.latest_generation(self.root_store, corpus)
-        return None if number is None else Generation.open(self.root_store, self.cache, corpus, number, self.resources)
-
-    def _specs(self, options: Options, parent: Generation | None) -> dict[str, tuple[SpaceSpec, str]]:
+    def _specs(self, options: Options, parent: Generation | None) -> Specs:
         """Spaces to build, by name, with their ids. Asked-for ones are added to, or replace, those the corpus has."""
         if not options.specs and parent is None:
             raise BadSpec("A new corpus needs layers. Give --layers, e.g. names,text,bm25,static.")
@@ -231,9 +237,7 @@ class Updater:
         # Always anew: a layer or model that changed since is another space, and its arrays are made again.
         return {name: (spec, space_id(spec, create(spec, self.resources))) for name, spec in wanted.items()}
 
-    def _guard_shrink(
-        self, options: Options, outcome: Outcome, listing: Listing, old: SourceRef | None, gone: list[TreeRow]
-    ) -> None:
+    def _guard_shrink(self, options: Options, outcome: Outcome, listing: Listing, old: SourceRef | None, gone: list[TreeRow]) -> None:
         """Forget what is gone where that is more likely a mistake: most files, or all, as of a disk that is not mounted."""
         n_lost = sum(bool(row.hash) for row in gone)
         if old is None or options.allow_shrink or not n_lost:
@@ -256,192 +260,39 @@ class Updater:
 
     # --- reading -----------------------------------------------------------------------------------------------------------
 
-    def _stage(self, executor: Executor, options: Options, files: list[Listed], outcome: Outcome) -> list[Staged]:
-        tasks = self.staging.tasks(options.source, files, options.max_file_bytes)
+    def _stage(self, specs: Specs, options: Options, files: list[Listed], attached: Attached, outcome: Outcome) -> list[Staged]:
+        tasks = self.writer.staging.tasks(options.source, files, options.max_file_bytes, attached)
         total, done = sum(max(0, f.size_bytes) for f in files), 0
         staged = []
         self.report("read", 0, total, "bytes")
-        for result in executor.run("stage", tasks):
+        for result in self.writer.workers(specs).run("stage", tasks):
             staged.append(result)
             done += result.size_bytes
-            n_files = len(result.hashes) + len(result.skipped)
+            n_rows = sum(map(len, result.rows.values()))
+            n_files = len(result.hashes) - n_rows + len(result.rows.keys() - result.skipped.keys()) + len(result.skipped)
+            outcome.rows += n_rows
+            add_odd(outcome.odd, result.odd)
             if result.kept:
                 outcome.resumed += n_files
             else:
                 outcome.hashed += n_files
                 outcome.size_bytes += result.size_bytes
             outcome.failed.update(result.failed)
+            for reason, n in result.unread.items():
+                outcome.unread[reason] = outcome.unread.get(reason, 0) + n
             for reason, n in Counter(result.skipped.values()).items():
                 outcome.skipped[reason] = outcome.skipped.get(reason, 0) + n
             self.report("read", min(done, total), total, "bytes")
         return staged
 
-    # --- building ----------------------------------------------------------------------------------------------------------
 
-    def _pages(
-        self,
-        parent: Generation | None,
-        specs: dict[str, tuple[SpaceSpec, str]],
-        ranges: list[tuple[int, int]],
-        change: Change,
-        staged: list[Staged],
-        outcome: Outcome,
-    ) -> list[ShardPage]:
-        """The manifest page of every shard of the new generation; untouched ones are the parent's."""
-        executor = self._workers(specs)
-        pages = reshard(self.store, parent, ranges)
-        wanted_ids = {space for _, space in specs.values()}
-        packs = {key: result.pack for result in staged for key in result.hashes.values()}
-        edges = np.array([low for low, _ in ranges] + [N_BUCKETS])
-        added, removed = by_shard(change.added, edges), by_shard(change.removed, edges)
-        tasks: list[SegmentTask] = []
-        for number, page in enumerate(pages):
-            stale = [r for r in page.segments if set(r.spaces.values()) != wanted_ids]
-            if number not in added and number not in removed and not stale:
-                continue
-            delta = ShardDelta(self.store, page, specs, parent, self.staging)
-            plan = delta.decide(added.get(number, []), removed.get(number, []))
-            outcome.documents_added += len(plan.new_documents)
-            outcome.documents_removed += plan.n_dead_documents
-            kept, merged = choose_merges(plan.refs, bool(plan.new_documents or plan.new_entries), wanted_ids)
-            if plan.new_documents or plan.new_entries or merged:
-                tasks += segment_tasks(plan, page, packs, merged)
-            pages[number] = ShardPage(shard=number, buckets=ranges[number], segments=tuple(kept))
-        done, total = 0, max(1, len(tasks))
-        self.report("build", 0, total, "segments")
-        built: dict[int, list[SegmentRef]] = {}
-        for result in executor.run("build", tasks):
-            self._count(outcome, result)
-            if result.ref is not None:
-                built.setdefault(result.shard, []).append(result.ref)
-            done += 1
-            self.report("build", done, total, "segments")
-        for number, refs in built.items():
-            refs.sort(key=lambda ref: ref.id)
-            pages[number] = pages[number].model_copy(update={"segments": pages[number].segments + tuple(refs)})
-        return pages
-
-    def _count(self, outcome: Outcome, result: Built) -> None:
-        for name in result.encoded:
-            outcome.encoded[name] = outcome.encoded.get(name, 0) + result.encoded[name]
-            outcome.reused[name] = outcome.reused.get(name, 0) + result.reused[name]
-        for step, seconds in result.seconds.items():
-            key = f"build: {step}"
-            outcome.seconds[key] = outcome.seconds.get(key, 0.0) + seconds
-
-    # --- publishing --------------------------------------------------------------------------------------------------------
-
-    def _tree(self, old: FileRef | None, change: Change) -> FileRef | None:
-        if old is None:
-            return tree.build(self.store, sorted(change.upserts, key=lambda row: row.path.encode("utf-8", "surrogateescape")))
-        return tree.edit(self.store, old, change.upserts + change.settled, change.deletes)
-
-    def _root(
-        self,
-        options: Options,
-        parent: Generation | None,
-        specs: dict[str, tuple[SpaceSpec, str]],
-        pages: list[ShardPage],
-        new_tree: FileRef | None,
-        change: Change,
-        old_source: SourceRef | None,
-    ) -> Root:
-        shards = []
-        for page in pages:
-            n_docs = sum(r.n_docs - r.n_dead_docs for r in page.segments)
-            n_entries = sum(r.n_entries - r.n_dead_entries for r in page.segments)
-            ref = manifest.write_page(self.store, page)
-            shards.append(manifest.ShardRef(shard=page.shard, buckets=page.buckets, page=ref, n_docs=n_docs, n_entries=n_entries))
-        spaces = []
-        for name, (spec, space) in sorted(specs.items()):
-            layer = create(spec, self.resources)
-            spaces.append(
-                SpaceRef(
-                    name=name, layer=spec.layer, params=layer.params.model_dump(mode="json"), scope=spec.scope, space_id=space,
-                    origin=layer.origin, granularity=layer.granularity, null=layer.null, version=layer.version,
-                    fingerprint=layer.fingerprint(),
-                )  # fmt: skip
-            )
-        before = old_source.n_entries if old_source else 0
-        sources = dict(parent.root.sources) if parent else {}
-        sources[options.source.name] = SourceRef(
-            url=options.source.url,
-            include=options.source.include,
-            exclude=options.source.exclude,
-            tree=new_tree,
-            n_entries=before + len(change.added) - len(change.removed),
-        )
-        return Root(
-            format=FORMAT_VERSION,
-            corpus=options.corpus,
-            generation=parent.root.generation + 1 if parent else 1,
-            parent=parent.root.generation if parent else None,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            shards=tuple(shards),
-            spaces=tuple(spaces),
-            sources=sources,
-            nulls=parent.root.nulls if parent else None,
-            null_version=parent.root.null_version if parent else 0,
-            n_docs=sum(s.n_docs for s in shards),
-            n_entries=sum(s.n_entries for s in shards),
-            text_bytes=sum(r.text_bytes for p in pages for r in p.segments),
-            counters={"docs_at_fit": parent.root.counters.get("docs_at_fit", 0)} if parent else {},
-        )
-
-    def _refit_due(self, options: Options, parent: Generation | None, root: Root, same_spaces: bool) -> bool:
-        if parent is None or root.nulls is None or not same_spaces or self._outdated(root):
-            return True
-        at_fit = root.counters.get("docs_at_fit", 0)
-        return abs(root.n_docs - at_fit) > options.refit * at_fit
-
-    def _outdated(self, root: Root) -> bool:
-        """Whether an older build fitted the null models, which cannot tell all that this one's can."""
-        return self.calibrate is not None and root.nulls is not None and not root.nulls.name.endswith(NULLS_SUFFIX)
-
-    def _fit(self, root: Root) -> Root:
-        """Fit null models on the generation about to be published, and name them in its root."""
-        opened = Generation.of_root(root, self.root_store, self.cache, self.resources)
-        data = self.calibrate(opened)
-        if data is None:
-            return root
-        file = FileRef.of(f"nulls/{hashlib.sha256(data).hexdigest()[:24]}{NULLS_SUFFIX}", data)
-        self.store.write(file.name, data)
-        return root.model_copy(
-            update={
-                "nulls": file,
-                "null_version": root.null_version + 1,
-                "counters": {**root.counters, "docs_at_fit": root.n_docs},
-            }
-        )
-
-    def _tidy(self, outcome: Outcome) -> None:
-        """Drop staging files that are done with; join small packs of encodings.
-
-        The run is done by now: where this fails, it only wastes space until the next run.
-        """
-        try:
-            self.staging.sweep()
-            for name, n_encoded in outcome.encoded.items():
-                if n_encoded and self._executor is not None:
-                    _, space = self._executor[0][name]
-                    PackedEncodings(self.store, f"encodings/{space}").compact()
-        except (StoreError, NotFound) as error:
-            logger.info("event=tidying_failed reason=%s", error)
+def _last_run(outcome: Outcome) -> SourceRun:
+    examples = [f"{path}: {reason}" for path, reason in sorted(outcome.failed.items())[:N_EXAMPLES]]
+    # Names that are not UTF-8 are shown as U+FFFD: a manifest is JSON for any language.
+    shown = tuple(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in examples)
+    odd = {reason: n for reason, (n, _) in outcome.odd.items()}
+    return SourceRun(listed=outcome.listed, skipped=outcome.skipped, unread=outcome.unread, examples=shown, odd=odd)
 
 
 def _counted(outcome: Outcome) -> str:
     return ", ".join(f"{reason} {n:,}" for reason, n in sorted(outcome.skipped.items()))
-
-
-class _timed:
-    """Adds the seconds of a block to an outcome."""
-
-    def __init__(self, outcome: Outcome, step: str):
-        self.outcome, self.step = outcome, step
-
-    def __enter__(self) -> None:
-        self.begun = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self.outcome.seconds[self.step] = self.outcome.seconds.get(self.step, 0.0) + time.monotonic() - self.begun
-

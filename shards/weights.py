@@ -37,6 +37,8 @@ def fit_weights(choices: Sequence[tuple[Array, Array]]) -> Array | None:
         # The likelihood is concave: the space that would count most against itself is left out, and the rest fitted again.
         worst = int(np.argmin(np.where(free, weights, np.inf)))
         free[worst] = False
+        if not free.any():
+            return None
         weights = np.where(free, np.maximum(weights, 0.05), 0.0)
     largest = float(weights.max())
     return np.round(weights / largest * GRID) / GRID if largest > 0 else None

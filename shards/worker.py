@@ -4,10 +4,12 @@ A worker holds nothing that matters. It is given file lists and names, reads and
 named by their content or by their task, so doing a task twice is harmless.
 """
 
+import hashlib
 import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,15 +23,19 @@ from shards.corpus import Listed, Opener, Source
 from shards.documents import Documents, Entries
 from shards.encodings import PackedEncodings
 from shards.errors import Corrupt, ModelMissing, NotFound, SourceError
+from shards.given import dims, folder
 from shards.identity import find_rows
+from shards.joining import Part, join
 from shards.layers import SpaceSpec, create, space_id
 from shards.layers.contract import Layer, Resources
 from shards.manifest import SegmentRef
+from shards.opening import reason_of
 from shards.plan import glob_regex
-from shards.renditions import Skipped, render
-from shards.segment import Segment, Tombstones, pack_entries, unpack_entry
+from shards.reading import Odd, Reading
+from shards.rows import RowRule
+from shards.segment import Segment, Tombstones
 from shards.store import Store
-from shards.types import Array, Arrays, Entry
+from shards.types import Array, Arrays
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +44,17 @@ RACY_NS = 2_000_000_000  # the coarsest clock of a file system in use (FAT): two
 
 @dataclass(frozen=True, slots=True)
 class StageTask:
-    """Files to read. name: where the result goes, a function of the files, so that a run that was cut finds it again."""
+    """Files to read. name: where the result goes, a function of the files, so that a run that was cut finds it again.
+
+    sidecars, rules: of those of the files that have one, by path (`shards/attached.py`).
+    """
 
     name: str
     source: Source
     files: tuple[Listed, ...]
     max_file_bytes: int
+    sidecars: Mapping[str, Listed] = field(default_factory=dict)
+    rules: Mapping[str, RowRule] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,8 @@ class Staged:
 
     racy: files that changed so shortly before they were read that they may change again without their time telling.
     pack: name of the staging file of the documents; "" if there are none. size_bytes: read from the source.
-    kept: whether an earlier run had done the work.
+    kept: whether an earlier run had done the work. unread: how many failed, by the reason in one word.
+    metadata, rows, sizes, odd: as in `shards.reading.Reading`; rows of tables are among the hashes.
     """
 
     hashes: dict[str, bytes] = field(default_factory=dict)
@@ -62,6 +74,11 @@ class Staged:
     pack: str = ""
     size_bytes: int = 0
     kept: bool = False
+    unread: dict[str, int] = field(default_factory=dict)
+    metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, list[str]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    odd: Odd = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +87,7 @@ class SegmentTask:
 
     packs: staging files to take documents from; wanted: (n, 20) uint8 ascending, those to take. entries: new ones.
     parts: segments to join with them, without their dead rows. in_scope: space name -> (m, 20) ascending hashes of documents
-    that a scoped space is built for.
+    that a scoped space is built for. key: equal for tasks that give the same segment, whatever packs the documents are taken from.
     """
 
     shard: int
@@ -80,12 +97,17 @@ class SegmentTask:
     entries: Entries
     parts: tuple[SegmentRef, ...] = ()
     in_scope: dict[str, Array] = field(default_factory=dict)
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A segment that was built, and what it cost. encoded, reused: documents encoded anew, or taken from kept encodings."""
+    """A segment that was built, and what it cost. encoded, reused: documents encoded anew, or taken from kept encodings.
 
+    task: the key of the task that it was built for.
+    """
+
+    task: bytes
     shard: int
     ref: SegmentRef | None
     encoded: dict[str, int]
@@ -156,30 +178,46 @@ class Worker:
             return kept
         opener = self._opener(task)
         begun_ns = self.clock_ns()
-        hashes: dict[str, bytes] = {}
-        skipped: dict[str, str] = {}
+        reading = Reading(dims(layer for layer, _ in self.layers.values()))
         failed: dict[str, str] = {}
-        documents: dict[bytes, tuple[bytes, bytes, str]] = {}
+        unread: Counter[str] = Counter()
+        beside: dict[str, bytes] = {}
+        subjects = {sidecar.path: path for path, sidecar in task.sidecars.items()}
+        # Sidecars first, so that each file is read, used and let go.
+        sizes = {file.path: file.size_bytes for file in (*task.sidecars.values(), *task.files)}
         size = 0
-        for path, data in opener.read_many([file.path for file in task.files]):
+        for path, data in opener.read_many(sizes, sizes):
+            subject = subjects.get(path, path)
             if isinstance(data, (SourceError, NotFound)):
-                failed[path] = str(data)
+                failed[subject] = str(data)
+                unread[reason_of(data)] += 1
                 continue
             size += len(data)
-            rendition = render(data)
-            if isinstance(rendition, Skipped):
-                skipped[path] = rendition.reason
-                continue
-            key = rendition.hash  # of plain text the content's own; else it covers how the text was made, as spans depend on it
-            hashes[path] = key
-            documents[key] = (key, rendition.text, rendition.kind)
+            if path in subjects:
+                beside[subject] = data
+            elif path in failed:
+                pass  # without its sidecar it would lose its metadata: the next run tries again
+            elif path in task.rules:
+                reading.table(path, data, task.rules[path], beside.pop(path, None))
+            else:
+                reading.file(path, data, beside.pop(path, None))
         pack = ""
-        if documents:
-            pack = f"{task.name}.pack"
-            self.store.write(pack, segments.dump_pack(Documents.pack(documents.values())))
-        racy = frozenset(f.path for f in task.files if not f.etag and f.mtime_ns > begun_ns - RACY_NS)
-        staged = Staged(hashes, skipped, failed, racy, pack, size)
-        if not failed:  # a file that failed is tried again by the next run
+        if (read := reading.pack()) is not None:
+            content = segments.dump_pack(*read)
+            # By its content: of two runs with one listing, the second may read a file that was changed after the first had.
+            pack = f"{task.name}.{hashlib.sha256(content).hexdigest()[:16]}.pack"
+            self.store.write(pack, content)
+        racy = frozenset(
+            path
+            for path, file in (*((f.path, f) for f in task.files), *task.sidecars.items())
+            if file.may_hide_changes and file.mtime_ns > begun_ns - RACY_NS
+        )
+        staged = Staged(
+            reading.hashes, reading.skipped, failed, racy, pack, size, unread=dict(unread),
+            metadata=reading.metadata, rows=reading.rows, sizes=reading.sizes, odd=reading.odd,
+        )  # fmt: skip
+        # A file that failed is tried again by the next run; one without marks may be another by then.
+        if not failed and all(file.is_marked for file in task.files):
             self.store.write(f"{task.name}.json", _staged_json(staged))
         return staged
 
@@ -207,27 +245,31 @@ class Worker:
         seconds: dict[str, float] = {}
         begun = time.monotonic()
         fresh = Documents.pack(self._documents(task))
+        self._keep_given(task)
         parts = [(Segment(ref, self.store, self.cache), ref) for ref in task.parts]
-        documents, entries, doc_maps, entry_maps = _join(fresh, task.entries, parts, self.store)
+        live = [_live_part(part, ref, self.store) for part, ref in parts]
+        documents, entries, doc_maps, entry_maps = join([Part.whole(fresh, task.entries), *live])
         seconds["read"] = time.monotonic() - begun
         encoded: dict[str, int] = {}
         reused: dict[str, int] = {}
         layers: dict[str, Arrays] = {}
         statistics: dict[str, Arrays] = {}
         if not len(documents) and not len(entries):
-            return Built(task.shard, None, encoded, reused, seconds)
+            return Built(task.key, task.shard, None, encoded, reused, seconds)
         for name, (layer, space) in self.layers.items():
             begun = time.monotonic()
-            known = _Counted(PackedEncodings(self.store, f"encodings/{space}"))
+            known = _Counted(PackedEncodings(self.store, folder(layer, space)))
             if parts and all(part.layer(space) is not None for part, _ in parts):
                 pieces = [
                     (part.layer(space), (doc_maps if layer.over == "documents" else entry_maps)[i + 1])
                     for i, (part, _) in enumerate(parts)
                 ]
+                held = _held(space, parts, self.store)
                 if len(fresh) or len(task.entries):
                     built = layer.build(fresh, task.entries, self._scope(name, fresh, task.entries, task), known, progress)
                     pieces.append((built, (doc_maps if layer.over == "documents" else entry_maps)[0]))
-                layers[space] = layer.merge(pieces, documents, entries)
+                    held = [*held, (1, layer.statistics(built, fresh, task.entries))] if held else []
+                layers[space] = layer.merge(pieces, documents, entries, held)
             else:
                 layers[space] = layer.build(documents, entries, self._scope(name, documents, entries, task), known, progress)
             statistics[space] = layer.statistics(layers[space], documents, entries)
@@ -239,7 +281,7 @@ class Worker:
             self.store, segments.serialise(documents, entries, layers, statistics, spaces, task.buckets)
         )
         seconds["write"] = time.monotonic() - begun
-        return Built(task.shard, ref, encoded, reused, seconds)
+        return Built(task.key, task.shard, ref, encoded, reused, seconds)
 
     def _scope(self, name: str, documents: Documents, entries: Entries, task: SegmentTask) -> Array | None:
         """The rows that a space with a scope is built for: entries by their own path, documents by any of theirs; None: all."""
@@ -253,61 +295,57 @@ class Worker:
     def _documents(self, task: SegmentTask) -> Iterator[tuple[bytes, bytes, str]]:
         if not len(task.wanted):
             return
+        found: set[bytes] = set()
         with ThreadPoolExecutor(min(self.store.parallel, max(1, len(task.packs)))) as pool:
             for pack in pool.map(lambda name: self._pack(name, task.wanted), task.packs):
                 for row in range(len(pack)):
-                    yield pack.hashes[row].tobytes(), bytes(pack.content(row)), pack.kind_names[pack.kinds[row]]
+                    key = pack.hashes[row].tobytes()
+                    found.add(key)
+                    yield key, bytes(pack.content(row)), pack.kind_names[pack.kinds[row]]
+        if len(found) < len(task.wanted):
+            raise NotFound(f"{len(task.wanted) - len(found):,} documents are in none of the staging files. Run the job again.")
 
+    def _keep_given(self, task: SegmentTask) -> None:
+        """Put the vectors that documents bring along among the kept encodings of their spaces."""
+        takers = {layer.given[0]: folder(layer, space) for layer, space in self.layers.values() if layer.given is not None}
+        for pack in task.packs if takers and len(task.wanted) else ():
+            for name, vectors in segments.read_given(self.store, pack, task.wanted).items():
+                if name in takers:
+                    PackedEncodings(self.store, takers[name]).put(vectors)
 
     def _pack(self, name: str, wanted: Array) -> Documents:
         try:
             return segments.read_pack(self.store, name, wanted)
         except (Corrupt, NotFound) as error:
             # What was read can be read again; without its list nobody looks for the pack.
-            self.store.delete(f"{name.removesuffix('.pack')}.json")
+            self.store.delete(f"{name.split('.')[0]}.json")
             raise NotFound(f"{error} Run the job again, it will read the files once more.") from None
 
 
-def _join(
-    fresh: Documents, new_entries: Entries, parts: list[tuple[Segment, SegmentRef]], store: Store
-) -> tuple[Documents, Entries, list[Array], list[Array]]:
-    """Documents and entries of fresh ones and parts together, and for each (fresh first) the new row of each old row or -1."""
-    if not parts:
-        return fresh, new_entries, [np.arange(len(fresh), dtype=np.int32)], [np.arange(len(new_entries), dtype=np.int32)]
-    items: list[tuple[bytes, bytes, str]] = [
-        (fresh.hashes[r].tobytes(), bytes(fresh.content(r)), fresh.kind_names[fresh.kinds[r]]) for r in range(len(fresh))
-    ]
-    rows: list[Entry] = [unpack_entry(new_entries, r) for r in range(len(new_entries))]
-    keys = [[(e.hash, e.source, e.path) for e in rows]]
-    live_docs: list[Array] = []
-    live_entries: list[Array] = []
+def _live_part(segment: Segment, ref: SegmentRef, store: Store) -> Part:
+    """What a reference to a segment covers and does not bury."""
+    dead = Tombstones.read(store, ref)
+    documents, entries = np.zeros(len(segment.documents), bool), np.zeros(len(segment.entries), bool)
+    documents[slice(*segment.rows_in(ref.buckets, segment.documents.hashes))] = True
+    entries[slice(*segment.rows_in(ref.buckets, segment.entries.hashes))] = True
+    documents[dead.documents] = False
+    entries[dead.entries] = False
+    return Part(segment.documents, segment.entries, documents, entries)
+
+
+def _held(space: str, parts: list[tuple[Segment, SegmentRef]], store: Store) -> list[tuple[int, Arrays]]:
+    """Statistics that add up to what lives in parts of a space; none where one of them does not state its own."""
+    held: list[tuple[int, Arrays]] = []
     for part, ref in parts:
-        dead = Tombstones.read(store, ref)
-        docs = np.zeros(len(part.documents), bool)
-        docs[slice(*part.rows_in(ref.buckets, part.documents.hashes))] = True
-        docs[dead.documents] = False
-        kept = np.zeros(len(part.entries), bool)
-        kept[slice(*part.rows_in(ref.buckets, part.entries.hashes))] = True
-        kept[dead.entries] = False
-        live_docs.append(docs)
-        live_entries.append(kept)
-        d = part.documents
-        items += [(d.hashes[r].tobytes(), bytes(d.content(r)), d.kind_names[d.kinds[r]]) for r in np.flatnonzero(docs).tolist()]
-        added = [unpack_entry(part.entries, r) for r in np.flatnonzero(kept).tolist()]
-        keys.append([(e.hash, e.source, e.path) for e in added])
-        rows += added
-    documents, entries = Documents.pack(items), pack_entries(rows)
-    number = {key: i for i, key in enumerate(sorted(key for group in keys for key in group))}
-    doc_maps = [find_rows(documents.hashes, fresh.hashes).astype(np.int32)]
-    entry_maps = [np.array([number[key] for key in keys[0]], np.int32)]
-    for (part, _), docs, kept, group in zip(parts, live_docs, live_entries, keys[1:], strict=True):
-        doc_map = find_rows(documents.hashes, part.documents.hashes).astype(np.int32)
-        doc_map[~docs] = -1
-        doc_maps.append(doc_map)
-        entry_map = np.full(len(kept), -1, np.int32)
-        entry_map[np.flatnonzero(kept)] = [number[key] for key in group]
-        entry_maps.append(entry_map)
-    return documents, entries, doc_maps, entry_maps
+        stated = part.statistics(space, ref)
+        if stated is None:
+            return []
+        held.append((1, stated))
+        for dead in Tombstones.files(store, ref):
+            if space not in dead.statistics:
+                return []
+            held.append((-1, dead.statistics[space]))
+    return held
 
 
 def sorted_hashes(hashes: list[bytes]) -> Array:
@@ -322,10 +360,18 @@ def _staged_json(staged: Staged) -> bytes:
         "racy": sorted(staged.racy),
         "pack": staged.pack,
         "size_bytes": staged.size_bytes,
+        "metadata": staged.metadata,
+        "rows": staged.rows,
+        "sizes": staged.sizes,
+        "odd": staged.odd,
     }
     return json.dumps(body).encode()
 
 
 def _staged_of(body: dict[str, Any]) -> Staged:
     hashes = {path: bytes.fromhex(key) for path, key in body["hashes"].items()}
-    return Staged(hashes, body["skipped"], {}, frozenset(body["racy"]), body["pack"], body["size_bytes"], kept=True)
+    odd = {reason: (n, where) for reason, (n, where) in body["odd"].items()}
+    return Staged(
+        hashes, body["skipped"], {}, frozenset(body["racy"]), body["pack"], body["size_bytes"], kept=True,
+        metadata=body["metadata"], rows=body["rows"], sizes=body["sizes"], odd=odd,
+    )  # fmt: skip

@@ -1,6 +1,7 @@
 """A whole small engine in this process for tests: the real store, job, host and coordinator, without Ray."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,19 @@ from shards.store import Store, open_store
 from shards.update import Options, Outcome, Updater
 
 
+class Patience:
+    """A clock by which waiting takes no time. Who waits for a writer that died, or that is this test itself, finds it expired."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+    def sleep(self, seconds: float) -> None:
+        self.ahead_s += seconds
+
+
 class Engine:
     """Corpora below one store. layers: specs as on the command line."""
 
@@ -35,7 +49,8 @@ class Engine:
         layers = options.pop("layers", self.layers)
         name = options.pop("source_name", "main")
         globs = {key: tuple(options.pop(key, ())) for key in ("include", "exclude")}
-        asked = Options(corpus, Source(name, str(source), **globs), tuple(SpaceSpec.parse(t) for t in layers), **options)
+        where = Source(name, str(source), **globs, options=options.pop("source_options", {}))
+        asked = Options(corpus, where, tuple(SpaceSpec.parse(t) for t in layers), **options)
 
         def pool(corpus_store: Store, specs: dict[str, tuple[SpaceSpec, str]]) -> LocalPool:
             settings = WorkerSettings(corpus_store.url, {}, self.folder / "cache", 1 << 30, specs, self.resources)
@@ -43,7 +58,9 @@ class Engine:
             made.worker.store = corpus_store  # the very store, which a test may have made faulty
             return made
 
-        return Updater(self.store, self.cache, self.resources, pool, Calibrator() if calibrate else None).run(asked)
+        calibrator = Calibrator() if calibrate else None
+        clock = Patience()
+        return Updater(self.store, self.cache, self.resources, pool, calibrator, clock=clock, sleep=clock.sleep).run(asked)
 
     def generation(self, corpus: str = "c", number: int | None = None) -> Generation:
         return Generation.open(self.store, self.cache, corpus, number, self.resources)

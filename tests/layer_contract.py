@@ -252,11 +252,24 @@ class LayerContract:
         places, dropped = rng.integers(3, size=len(items)), rng.random(len(items)) < 0.2
         joined, expected = self.built(layer, [item for item, drop in zip(items, dropped, strict=True) if not drop])
         new_row = {key: row for row, key in enumerate(joined.keys)}
-        parts = []
+        parts, held = [], []
         for place in range(3):
             part, arrays = self.built(layer, [item for item, p in zip(items, places, strict=True) if p == place])
             parts.append((arrays, np.array([new_row.get(key, -1) for key in part.keys], np.int32)))
+            gone = np.flatnonzero(parts[-1][1] < 0).astype(np.int32)
+            for sign, rows in ((1, None), (-1, gone)):
+                held.append((sign, layer.statistics(arrays, part.documents, part.entries, rows)))
         assert_same_arrays(layer.merge(parts, joined.documents, joined.entries), expected)
+        assert_same_arrays(layer.merge(parts, joined.documents, joined.entries, held), expected)
+
+    def test_what_is_dead_is_counted_from_its_text_as_from_the_arrays(self, seed):
+        layer = self.make_layer()
+        items = self.items(seed)
+        few = [item for i, item in enumerate(items) if i % 3 == 0]
+        alone, arrays = self.built(layer, few)
+        counted = layer.recount(alone.documents, alone.entries)
+        if counted is not None:
+            assert_same_arrays(counted, layer.statistics(arrays, alone.documents, alone.entries))
 
     def test_building_twice_gives_the_same_bytes(self, seed):
         layer = self.make_layer()

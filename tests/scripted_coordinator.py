@@ -62,7 +62,7 @@ class Scripted:
     async def status(self) -> dict:
         return {"corpora": {"stdlib": {"generation": 4, "rate": float("inf")}}}
 
-    async def document(self, corpus: str, hash_hex: str, start: int | None, end: int | None) -> dict:
+    async def document(self, corpus: str, hash_hex: str, start: int | None, end: int | None, generation: int | None = None) -> dict:
         if corpus != "stdlib":
             raise NotFound(f"There is no corpus {corpus!r}. There are: stdlib.")
         entry = EntryOut(source="here", path="a.py", size_bytes=5, mtime=0)

@@ -57,7 +57,7 @@ def test_shards_reads_no_environment():
 
 
 def test_only_the_registry_knows_layers_by_name():
-    names = {"names", "text", "bm25", "static", "dense"}
+    names = {"names", "text", "bm25", "static", "dense", "vectors"}
     for folder in ORDER:
         for path in sources(folder):
             if path.parent.name == "layers" or path.name in {"index.py"}:

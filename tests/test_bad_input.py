@@ -101,7 +101,7 @@ def test_a_source_without_text_is_refused_and_nothing_is_published(source, says,
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--layer", "bm52"], "Unknown layer 'bm52'. Choose from: bm25, dense, names, static, text."),
+        (["--layer", "bm52"], "Unknown layer 'bm52'. Choose from: bm25, dense, names, static, text, vectors."),
         (["--layer", "other=bm25:k1=much"], "k1"),
         (["--layer", "other="], "Choose from"),
         (["--layer", "bm25", "--layer", "bm25:k1=2"], "Two spaces are called 'bm25'"),

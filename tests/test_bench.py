@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import bench, bench_http, bench_index, bench_query
+from jobs import bench, bench_http, bench_index, bench_query, bench_upsert
 from jobs.bench_corpus import passages_of_stdlib, queries_of_stdlib
 from jobs.bench_engines import Sondage, _query
 from jobs.progress import Progress
@@ -130,7 +130,37 @@ def test_index_and_imports_are_measured(tiny_library, tmp_path, capsys):
     assert "shards" in json.loads(out.read_text())["imports"]["milliseconds"]
 
 
+def test_filters_are_measured_beside_plain_arrow(tmp_path, capsys):
+    out = tmp_path / "figures.json"
+    assert bench.main(["filter", "--entries", "9000", "--rounds", "1", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())["filter"]["9000"]["filters"]
+    assert found["year >= 3000 (none)"]["found"] == 0 and found["year >= 3000 (none)"]["blocks compared"] == "0 of 3"
+    assert found["title == one of all"]["found"] == 1 and found["glob of a folder"]["found"] == 1_000
+    assert found["year >= 2020 (rises with the path)"]["blocks compared"] == "1 of 3"
+    assert all(figures["ms"] > 0 for figures in found.values()) and found["price < 30"]["arrow_ms"] > 0
+
+
 def test_sizes_are_whole_numbers(capsys):
     with pytest.raises(SystemExit):
         bench.main(["query", "--passages", "many"])
     assert "whole numbers" in capsys.readouterr().err
+
+
+def test_an_edit_is_measured_with_the_bytes_it_moves(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bench_upsert, "LAYERS", ("names", "text", "bm25"))
+    out = tmp_path / "figures.json"
+    assert bench.main(["upsert", "--files", "30", "--rounds", "2", "--json", str(out)]) == 0
+    figures = json.loads(out.read_text())["upsert"]["30 files"]
+    assert figures["edit"]["files_hashed"] == 1
+    assert 0 < figures["edit"]["bytes_written"] < 100_000
+    assert figures["edit with an empty cache"]["bytes_read"] > figures["edit"]["bytes_read"] > 0
+    assert figures["job times walking the folder"] > 1
+
+
+def test_a_change_among_many_paths_is_measured(tmp_path, capsys):
+    out = tmp_path / "figures.json"
+    assert bench.main(["paths", "--paths", "3000", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())["paths"]
+    assert (found["update"]["suspects"], found["diff"]["differing"]) == (10, 10)
+    assert found["parse"]["rows"] >= 3000
+    assert all(found[step]["peak_rss_mb"] > 10 for step in ("build", "update", "diff", "parse"))

@@ -13,9 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from shards import retries
 from shards.corpus import Listing, Opener, Source, list_source
 from shards.errors import NotFound, SourceError
 from shards.roots import encode_path
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch) -> None:
+    """Tries again at once."""
+    monkeypatch.setattr(retries, "WAITS_S", (0.0, 0.0, 0.0))
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -119,7 +126,7 @@ def test_an_unreadable_folder_is_a_problem_and_not_a_deletion(tmp_path, monkeypa
     monkeypatch.setattr(os, "scandir", refuse)
     listing = list_source(Source("s", str(tmp_path)))
     assert paths(listing) == ["a"]
-    assert listing.problems == (("locked/", "Permission denied"),)
+    assert listing.problems == (("locked/", "Permission denied", "forbidden"),)
     assert listing.incomplete_prefixes == ("locked/",)
 
 
@@ -372,7 +379,7 @@ def test_a_web_listing_is_a_source_and_its_failing_folders_are_no_deletions(tmp_
     source = Source("s", f"{web}/p/")
     files = list_source(source).files
     assert [(file.path, file.size_bytes) for file in files] == [("a.txt", 3), ("sub/b.txt", 6)]
-    assert files[0].etag.endswith("GMT") and files[0].mtime_ns // 10**9 == int((tmp_path / "p/a.txt").stat().st_mtime)
+    assert files[0].mtime_ns // 10**9 == int((tmp_path / "p/a.txt").stat().st_mtime)
     with Opener(source) as opener:
         assert dict(opener.read_many(["a.txt", "sub/b.txt"])) == {"a.txt": b"one", "sub/b.txt": b"twotwo"}
         with pytest.raises(NotFound):

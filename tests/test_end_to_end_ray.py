@@ -318,6 +318,18 @@ def test_a_new_file_is_found_without_redeploying_while_a_cursor_stays_on_its_gen
     assert deployed.search("message header", k=1).generation == outcome.generation
 
 
+def test_a_pushed_document_is_found_on_the_hosts_and_deleted_again(deployed):
+    at = "/v1/corpora/lib/documents/pushed/note.txt?wait=searchable&timeout_ms=60000"
+    made = deployed.http.put(at, content="quinquereme of Nineveh from distant Ophir", headers={"Sondage-Metadata": '{"kind": "poem"}'})
+    assert made.status_code == 200 and made.json()["searchable"], made.text
+    (hit, *_) = deployed.search("quinquereme of Nineveh", layers=["bm25"], where={"kind": "poem"}).hits
+    assert (hit.hash, hit.entries[0].source, hit.entries[0].path) == (made.json()["hash"], "pushed", "pushed/note.txt")
+    deployed.index()  # lists its own source, in which there is no such file
+    assert deployed.search("quinquereme of Nineveh", layers=["bm25"], where={"kind": "poem"}).hits
+    assert deployed.http.delete(at).json()["searchable"]
+    assert not deployed.search("quinquereme of Nineveh", layers=["bm25"], where={"kind": "poem"}).hits
+
+
 def test_hits_whose_text_is_gone_with_its_host_are_left_out_and_the_answer_says_so(deployed):
     request = SearchRequest(corpus="lib", query="parse a date header", k=60, budget_ms=20_000)  # more than come along at once
     (whole,) = answer_here(deployed, set(range(N_SHARDS)), request)

@@ -31,6 +31,7 @@ A, B, C = Compare("a", "==", 1), Compare("b", "==", "x"), Compare("c", "==", Tru
         ('{"a": {">=": 1, "<": 2.5}}', And((Compare("a", ">=", 1), Compare("a", "<", 2.5)))),
         ('{"a": {"in": ["x", 2]}}', Compare("a", "in", ("x", 2))),
         ('{"a": {"glob": "*.py"}}', Compare("a", "glob", "*.py")),
+        ('{"tags": {"has": "sea"}}', Compare("tags", "has", "sea")),
         ('{"a": {"exists": true}}', Compare("a", "exists")),
         ('{"a": {"exists": false}}', Not(Compare("a", "exists"))),
         ('{"a": null}', Not(Compare("a", "exists"))),

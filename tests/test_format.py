@@ -57,7 +57,7 @@ def test_every_file_that_a_manifest_names_is_there_with_its_size_and_checksum():
         refs = [shard.page for shard in root.shards] + [source.tree for source in root.sources.values()] + [root.nulls]
         for shard in root.shards:
             for segment in read_page(store, shard.page, ShardPage).segments:
-                refs += [*segment.files.values(), *filter(None, [segment.tombstones])]
+                refs += [*segment.files.values(), *segment.tombstones]
         for ref in refs:
             if ref.size:  # an empty file is not written
                 check(store.read(ref.name), ref, store)

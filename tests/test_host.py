@@ -54,8 +54,9 @@ def test_a_shard_that_cannot_be_opened_does_not_keep_the_others_cold(engine):
     assert host.warm("nowhere", 1, (0, 1)).docs == {}
 
 
-def test_of_generations_the_two_last_used_are_kept(engine):
+def test_of_generations_the_last_used_are_kept(engine, monkeypatch):
     """A cursor of generation 1 is still in use when 2 and 3 are published; nothing of what was left is held."""
+    monkeypatch.setattr("cluster.host.GENERATIONS_KEPT", 2)
     host = host_of(engine)
     for i in (2, 3):
         write_files(engine.folder / "files", {f"new{i}.txt": f"News of weather number {i}.\n"})

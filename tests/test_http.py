@@ -11,8 +11,9 @@ import httpx
 import pytest
 from scripted_coordinator import HASH, KEY, Scripted, eventually, one_hit, running
 
+from serve.bodies import MAX_BODY_BYTES, MAX_DRAINED_BYTES
 from serve.filters import scope
-from serve.http import MAX_BODY_BYTES, MAX_DRAINED_BYTES, create_app, refuse_rebinding
+from serve.http import create_app, refuse_rebinding
 from serve.schema import DocumentAnswer, SearchAnswer, SearchRequest
 from shards.errors import BadQuery, BadSpec, NotFound, StoreError
 

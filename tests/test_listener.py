@@ -10,7 +10,8 @@ import pytest
 from scripted_coordinator import KEY, Scripted
 from test_deploy import free_port
 
-from serve.http import MAX_BODY_BYTES, create_app
+from serve.bodies import MAX_BODY_BYTES
+from serve.http import create_app
 from serve.listener import CannotListen, listening, shared_socket
 
 ASKED = {"corpus": "stdlib", "query": "hello world"}

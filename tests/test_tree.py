@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shards import tree
 from shards.errors import Corrupt, SourceError
 from shards.store import Store, open_store
-from shards.tree import Rule, TreeRow, build, diff, edit, get, rows
+from shards.tree import Rule, TreeRow, build, diff, edit, find, get, rows
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
 
@@ -53,6 +53,18 @@ def test_an_empty_tree_has_no_rows_and_differs_from_none() -> None:
     assert get(store, empty, "a") is None
     assert list(diff(store, empty, build(store, []))) == []
     assert list(diff(store, empty, build(store, [row("a")]))) == [("a", None, row("a"))]
+
+
+def test_many_paths_are_found_as_one_by_one_and_each_page_is_read_once(small_pages: None) -> None:
+    store = FaultyStore(memory())
+    root = build(store, numbered(200))
+    asked = [f"src/{i:06d}.py" for i in range(0, 260, 3)] + ["", "src", "z", "src/000003.py"]
+    read_before = len(store.reads())
+    found = find(store, root, asked)
+    assert len(store.reads()) - read_before == len(set(store.reads()[read_before:]))
+    assert found == {path: there for path in asked if (there := get(store, root, path)) is not None}
+    assert len(found) == 67
+    assert find(store, root, []) == find(store, build(store, []), ["a"]) == {}
 
 
 def test_rows_come_back_in_order_of_the_bytes_of_their_paths() -> None:

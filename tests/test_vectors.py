@@ -13,7 +13,7 @@ from shards.encoders import cut_dim, unit_rows
 from shards.errors import BadQuery, BadSpec, Cancelled
 from shards.layers import SpaceSpec, create, space_id, vectors_reader
 from shards.layers.contract import Request, Resources
-from shards.layers.vectors import Dense, Static, VectorLayer, VectorParams, VectorStatistics
+from shards.layers.vectors import Dense, EncodedLayer, Static, VectorParams, VectorStatistics
 from shards.layers.vectors_reader import VectorReader, _top
 from shards.plan import SpaceQuery
 from shards.types import Budget, Moments
@@ -54,7 +54,7 @@ class WordHashes:
         return unit_rows(sums)
 
 
-class Hashed(VectorLayer):
+class Hashed(EncodedLayer):
     """A vector layer over `WordHashes`."""
 
     name = "hashed"
@@ -139,12 +139,12 @@ def flat_everywhere(monkeypatch, slice_components: int = 200) -> None:
 
 def segment_of(vectors: np.ndarray, counts: list[int], live=None, in_scope=None):
     """Arrays and reader of rows with the given numbers of passages; passage i has the span (10 i, 10 i + 5)."""
-    from shards.layers.vectors import _arrays
+    from shards.layers.vectors import vector_arrays
 
     row_units = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     starts = np.arange(len(vectors), dtype=np.int64) * 10
     scope = np.ones(len(counts), bool) if in_scope is None else in_scope
-    arrays = _arrays(vectors, row_units, starts, starts + 5, scope)
+    arrays = vector_arrays(vectors, row_units, starts, starts + 5, scope)
     return arrays, VectorReader(arrays, np.ones(len(counts), bool) if live is None else live)
 
 

@@ -26,6 +26,11 @@ def test_a_space_that_misleads_gets_nothing():
     assert fit_weights(made).tolist() == [1.0, 0.0]
 
 
+def test_where_every_space_misleads_there_are_no_weights():
+    made = [(np.zeros(2), np.full((5, 2), 3.0)) for _ in range(40)]
+    assert fit_weights(made) is None
+
+
 def test_two_copies_of_a_space_share_one_weight():
     single = choices(3, [5.0, 4.0])
     double = [(right[[0, 1, 1]], others[:, [0, 1, 1]]) for right, others in single]

@@ -3,17 +3,23 @@
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+import time
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from cluster.settings import HostSettings
-from serve.local import local_coordinator
+from serve.intake import Bulk, acknowledge, check_path, operation
+from serve.local import local_coordinator, local_pushes
+from serve.push_schema import BulkAnswer, PushAnswer, PushParameters
+from serve.pushing import Pushes
 from serve.schema import DocumentAnswer, SearchAnswer, SearchRequest
+from shards.pushlog import Operation
 
 from . import as_request
+from .pushing import Item, line_of, parameters
 
 T = TypeVar("T")
 
@@ -44,6 +50,7 @@ class Engine:
             threads=threads,
         )
         self._stack = AsyncExitStack()
+        self._pushes: Pushes | None = None  # until the first push
         # The coordinator is asyncio throughout; callers are not, so it lives in a loop of its own.
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sondage-engine", daemon=True)
@@ -77,9 +84,76 @@ class Engine:
         """As `Client.status`; waits until the corpora there are have been opened."""
         return self._wait(self._opened_status())
 
-    def document(self, hash: str, corpus: str, start: int | None = None, end: int | None = None) -> DocumentAnswer:
+    def document(
+        self, hash: str, corpus: str, start: int | None = None, end: int | None = None, generation: int | None = None
+    ) -> DocumentAnswer:
         """As `Client.document`."""
-        return DocumentAnswer.model_validate(self._wait(self._coordinator.document(corpus, hash, start, end)))
+        return DocumentAnswer.model_validate(self._wait(self._coordinator.document(corpus, hash, start, end, generation)))
+
+    def put(
+        self,
+        path: str,
+        content: str | bytes,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        corpus: str,
+        vectors: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        wait: bool = False,
+        create: bool = False,
+        layers: Sequence[str] | None = None,
+        timeout_s: float = 10.0,
+    ) -> PushAnswer:
+        """As `Client.put`. What was not applied when the engine is closed is by whoever opens the store next for pushes."""
+        asked = parameters(wait, create, layers, timeout_s)
+        return self._wait(self._put(path, content, dict(metadata or {}), corpus, dict(vectors or {}), id or "", asked))
+
+    def delete(self, path: str, *, corpus: str, id: str | None = None, wait: bool = False, timeout_s: float = 10.0) -> PushAnswer:
+        """As `Client.delete`."""
+        return self._wait(self._put(path, None, {}, corpus, {}, id or "", parameters(wait, False, None, timeout_s)))
+
+    def put_many(
+        self,
+        items: Iterable[Item],
+        *,
+        corpus: str,
+        wait: bool = False,
+        create: bool = False,
+        layers: Sequence[str] | None = None,
+        timeout_s: float = 10.0,
+    ) -> BulkAnswer:
+        """As `Client.put_many`."""
+        return self._wait(self._put_many(items, corpus, parameters(wait, create, layers, timeout_s)))
+
+    async def _put(
+        self,
+        path: str,
+        content: str | bytes | None,
+        metadata: dict[str, Any],
+        corpus: str,
+        vectors: dict[str, Any],
+        key: str,
+        asked: PushParameters,
+    ) -> PushAnswer:
+        pushes = await self._taking()
+        target = await pushes.admit(corpus, asked.to_create())
+        made, left_out = Operation(check_path(path), mtime_ns=time.time_ns(), id=key), []
+        if content is not None:
+            body = content.encode() if isinstance(content, str) else content
+            made, left_out = await asyncio.to_thread(operation, target, path, body, metadata, vectors, key)
+        return await acknowledge(pushes, target, asked, made, left_out)
+
+    async def _put_many(self, items: Iterable[Item], corpus: str, asked: PushParameters) -> BulkAnswer:
+        pushes = await self._taking()
+        bulk = Bulk(pushes, await pushes.admit(corpus, asked.to_create()), each=False)
+        for number, item in enumerate(items, 1):
+            await bulk.take(number, line_of(item))
+        return await bulk.answer(asked)
+
+    async def _taking(self) -> Pushes:
+        if self._pushes is None:
+            self._pushes = await self._stack.enter_async_context(local_pushes(self._coordinator))
+        return self._pushes
 
     async def _opened_status(self) -> dict[str, Any]:
         while True:

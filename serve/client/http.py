@@ -1,23 +1,31 @@
 """A client of Sondage's HTTP interface."""
 
+import json
 import re
 import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from serve.links import parameters_of
 from serve.problems import error_of, place
+from serve.push_schema import BulkAnswer, PushAnswer, PushParameters
 from serve.schema import DocumentAnswer, ProblemAnswer, SearchAnswer, SearchRequest
 from shards.errors import BadQuery, BadSpec, SondageError
 
 from . import as_request
+from .pushing import Item, document_body, joined, parameters, portions
 
 CONNECT_TIMEOUT_S = 5.0  # a server on this planet accepts within 1 s; the rest is for one that is busy
 ANSWER_TIMEOUT_S = 30.0  # for calls without a budget of their own
 BUDGET_SLACK_S = 10.0  # beyond a search's own budget: the network, and a server that opens its shards first
+PUSH_S = 60.0  # for what is pushed to become durable, and a portion of some megabytes to arrive
 RETRY_WAITS_S = (0.1, 0.3)  # after a refused connection: a restarted proxy is back within that, an absent one is soon reported
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -70,22 +78,88 @@ class Client:
         """
         request = as_request(query, corpus, fields)
         patience_s = request.budget_ms / 1e3 + BUDGET_SLACK_S
-        return self._read(SearchAnswer, self._call("POST", "/v1/search", patience_s, content=request.model_dump_json()))
+        parameters = parameters_of(request)
+        if parameters is None:
+            body = self._call("POST", "/v1/search", patience_s, content=request.model_dump_json())
+        else:
+            body = self._call("GET", "/v1/search", patience_s, params=parameters)
+        return self._read(SearchAnswer, body)
 
     def status(self) -> dict[str, Any]:
         """The corpora with their layers, and the hosts."""
         return from_json(self._call("GET", "/v1/status", ANSWER_TIMEOUT_S))
 
-    def document(self, hash: str, corpus: str, start: int | None = None, end: int | None = None) -> DocumentAnswer:
-        """A document's text by its content hash (40 hex digits), or the bytes [start, end) of it."""
-        asked = {"corpus": corpus, "start": start, "end": end}
+    def document(
+        self, hash: str, corpus: str, start: int | None = None, end: int | None = None, generation: int | None = None
+    ) -> DocumentAnswer:
+        """A document's text by its content hash (40 hex digits), or the bytes [start, end) of it; of any kept generation."""
+        asked = {"corpus": corpus, "start": start, "end": end, "generation": generation}
         parameters = {name: value for name, value in asked.items() if value is not None}
         if not re.fullmatch(r"[0-9a-f]{40}", hash):
             raise BadQuery(f"{hash!r} is no content hash: expected 40 hex digits, as in a hit.")
         return self._read(DocumentAnswer, self._call("GET", f"/v1/documents/{hash}", ANSWER_TIMEOUT_S, params=parameters))
 
+    def put(
+        self,
+        path: str,
+        content: str | bytes,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        corpus: str,
+        vectors: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        wait: bool = False,
+        create: bool = False,
+        layers: Sequence[str] | None = None,
+        timeout_s: float = 10.0,
+    ) -> PushAnswer:
+        """Put a document at a path; returns when it is durable. Text, or bytes of any kind that can be rendered.
+
+        metadata: JSON values, shown with hits and filtered by. vectors: own ones, by space. id: of this operation, which is performed
+        once however often it is sent; one is made if none is given. wait: until it is searchable here, for at most `timeout_s`; the
+        answer says whether it is. create: make the corpus if there is none, with these layers.
+        """
+        headers = {"Idempotency-Key": id or uuid.uuid4().hex, "Content-Type": "application/vnd.sondage.document+json"}
+        body = json.dumps(document_body(content, metadata, vectors))
+        where = _place(corpus, path)
+        return self._push(PushAnswer, "PUT", where, parameters(wait, create, layers, timeout_s), content=body, headers=headers)
+
+    def delete(self, path: str, *, corpus: str, id: str | None = None, wait: bool = False, timeout_s: float = 10.0) -> PushAnswer:
+        """Take away what was put at a path; as `put`."""
+        headers = {"Idempotency-Key": id or uuid.uuid4().hex}
+        return self._push(PushAnswer, "DELETE", _place(corpus, path), parameters(wait, False, None, timeout_s), headers=headers)
+
+    def put_many(
+        self,
+        items: Iterable[Item],
+        *,
+        corpus: str,
+        wait: bool = False,
+        create: bool = False,
+        layers: Sequence[str] | None = None,
+        timeout_s: float = 10.0,
+    ) -> BulkAnswer:
+        """Put (and delete) many documents: (path, content), (path, content, metadata), or mappings with the fields of a line:
+        `path`, `content` (or `text`, `base64`), `metadata`, `vectors`, `id`, `op` ("put" or "delete").
+
+        Sent in portions of some megabytes. What is wrong with single items stands in `errors` of the answer; the others are durable.
+        """
+        headers = {"Content-Type": "application/x-ndjson"}
+        asked = parameters(wait, create, layers, timeout_s)
+        answers: list[tuple[int, BulkAnswer]] = []
+        n_lines = 0
+        for portion in portions(items):
+            body = b"\n".join(portion)
+            answers.append((n_lines, self._push(BulkAnswer, "POST", _place(corpus), asked, content=body, headers=headers)))
+            n_lines += len(portion)
+        return joined(corpus, answers)
+
+    def _push(self, kind: type[Answer], method: str, where: str, asked: PushParameters, **content: Any) -> Answer:
+        query = asked.model_dump(exclude_defaults=True)
+        return self._read(kind, self._call(method, where, asked.timeout_ms / 1e3 + PUSH_S, params=query, **content))
+
     def _call(self, method: str, path: str, patience_s: float, **content: Any) -> bytes:
-        """The body of a 2xx answer. Every call only reads, so one that found no server is made again."""
+        """The body of a 2xx answer. Every call reads, or bears ids, so one that found no server is made again."""
         timeout = httpx.Timeout(patience_s, connect=CONNECT_TIMEOUT_S)
         for wait_s in (*RETRY_WAITS_S, None):
             try:
@@ -131,3 +205,13 @@ class Client:
             return Refused(f"{self.url} answered {said} without a reason. Is it a Sondage server?", response.status_code)
         known = error_of(problem.kind, problem.message, problem.at)
         return known or Refused(problem.message, response.status_code, problem.kind, problem.at)
+
+
+def _place(corpus: str, path: str | None = None) -> str:
+    """Where documents of a corpus are pushed to. Raises BadQuery for a path that an address would change."""
+    where = f"/v1/corpora/{quote(corpus, safe='')}/documents"
+    if path is None:
+        return where
+    if not path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise BadQuery(f"Path {path[:80]!r} has an empty part, `.` or `..`. Use parts separated by single slashes.", at="path")
+    return f"{where}/{quote(path, safe='/')}"

@@ -19,6 +19,7 @@ REGISTRY = {
     "bm25": "shards.layers.bm25:BM25",
     "static": "shards.layers.vectors:Static",
     "dense": "shards.layers.vectors:Dense",
+    "vectors": "shards.layers.given:Vectors",
 }
 
 
@@ -61,7 +62,7 @@ def create(spec: SpaceSpec, resources: "Resources") -> "Layer":
     module, _, attribute = REGISTRY[spec.layer].partition(":")
     layer_class = getattr(importlib.import_module(module), attribute)
     try:
-        params = layer_class.Params(**spec.params)
+        params = layer_class.Params(**layer_class.dials(spec.name, spec.params))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         dials = ", ".join(layer_class.Params.model_fields) or "none"

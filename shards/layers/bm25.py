@@ -116,7 +116,9 @@ class BM25(contract.Layer):
         step: Callable[[str], None] = (lambda name: progress(name, next(steps), 3)) if progress else (lambda _name: None)
         return build_postings(documents, units.rows, units.starts, units.ends, in_scope, self._analyser, step)
 
-    def merge(self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries) -> Arrays:
+    def merge(
+        self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries, held: Sequence[tuple[int, Arrays]] = ()
+    ) -> Arrays:
         return merge_postings(parts, len(documents))
 
     def statistics(self, arrays: Arrays, documents: Documents, entries: Entries, rows: Array | None = None) -> Arrays:
@@ -143,6 +145,9 @@ class BM25(contract.Layer):
             "language_offsets": offsets,
             "language_units": np.array([per_language[language] for language in spoken], np.int64),
         }
+
+    def recount(self, documents: Documents, entries: Entries) -> Arrays:
+        return self.statistics(self.build(documents, entries), documents, entries)
 
     def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> BM25Reader:
         analysers = [self._analyser(kind) for kind in documents.kind_names]

@@ -96,11 +96,22 @@ class Layer(ABC):
     null: ClassVar[Literal["moments", "rarity"]]
     query_format: ClassVar[str]  # one line, for status
     cost: ClassVar[str]  # one line, for status
+    dear: ClassVar[bool] = False  # encoding takes seconds: what is pushed gets this space afterwards, see `shards/push.py`
     Params: ClassVar[type[Params]] = Params
 
     def __init__(self, params: Params, resources: Resources):
         self.params = params
         self.resources = resources
+
+    @classmethod
+    def dials(cls, space: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters of a space as it was asked for by name, before defaults."""
+        return params
+
+    @property
+    def given(self) -> tuple[str, int] | None:
+        """Of a layer that takes callers' own vectors: the name they are given under, and how many numbers each has."""
+        return None
 
     def fingerprint(self) -> str:
         """What the arrays depend on beside layer, version and parameters (a model's content hash); "" if nothing."""
@@ -122,11 +133,14 @@ class Layer(ABC):
         """
 
     @abstractmethod
-    def merge(self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries) -> Arrays:
+    def merge(
+        self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries, held: Sequence[tuple[int, Arrays]] = ()
+    ) -> Arrays:
         """The arrays of the segment that joins parts, equal to building it from its documents.
 
         parts: (arrays of a segment, (rows,) int32 new row of each old row or -1 where it is dropped).
-        documents, entries: those of the joined segment.
+        documents, entries: those of the joined segment. held: (sign, statistics) that add up to those of the rows that are kept;
+            empty where that is not known.
         """
 
     @abstractmethod
@@ -135,6 +149,13 @@ class Layer(ABC):
 
         rows: only those rows (int32): what a tombstone has to subtract. None: all rows.
         """
+
+    def recount(self, documents: Documents, entries: Entries) -> Arrays | None:
+        """`statistics` of a segment of just these, from their text and paths; of a space for all paths, without encoding.
+
+        None where only the arrays can tell.
+        """
+        return None
 
     @abstractmethod
     def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> Reader:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shards.arrays import pack_strings
-from shards.chance import ChanceModel, count_texts, fold
+from shards.chance import ChanceModel, add_statistics, count_texts, fold
 from shards.documents import Documents, Entries
 from shards.errors import BadQuery
 from shards.layers.contract import Encodings, Layer, Progress, Reader, Request
@@ -98,18 +98,40 @@ class Names(Layer):
         fuzzy_kernels.byte_masks(entries.path_blob, entries.path_offsets, masks)
         return {"masks": masks, "built": built, **_count(entries, np.flatnonzero(built))}
 
-    def merge(self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries) -> Arrays:
-        """Built anew: the paths are at hand, and reading them is as fast as adding sums."""
-        built = np.zeros(len(entries), np.bool_)
+    def merge(
+        self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries, held: Sequence[tuple[int, Arrays]] = ()
+    ) -> Arrays:
+        """Sums. Where rows are dropped and `held` does not say what they held, the paths are counted anew."""
+        built, masks = np.zeros(len(entries), np.bool_), np.zeros(len(entries), np.uint64)
+        dropped = False
         for arrays, new_rows in parts:
             kept = new_rows >= 0
             built[new_rows[kept]] = arrays["built"][kept]
-        return self.build(documents, entries, built)
+            masks[new_rows[kept]] = arrays["masks"][kept]
+            dropped |= bool(arrays["built"][~kept].any())
+        if dropped and not held:
+            return {"masks": masks, "built": built, **_count(entries, np.flatnonzero(built))}
+        held = held or [(1, arrays) for arrays, _ in parts]
+        total = add_statistics(held)
+        counts = {name: total[name].astype(np.uint32) for name in ("trigrams", "trigram_counts", "words", "word_counts")}
+        lengths = sum((sign * part["lengths"].astype(np.int64) for sign, part in held), np.zeros(N_LENGTHS, np.int64))
+        n_units = np.array([built.sum()], np.int64)
+        return {
+            "masks": masks,
+            "built": built,
+            "n_units": n_units,
+            "lengths": lengths.astype(np.uint32),
+            "n_bytes": total["n_bytes"],
+            **counts,
+        }
 
     def statistics(self, arrays: Arrays, documents: Documents, entries: Entries, rows: Array | None = None) -> Arrays:
         if rows is not None:
             return _count(entries, rows[arrays["built"][rows]])
         return {name: array for name, array in arrays.items() if name not in ("masks", "built")}
+
+    def recount(self, documents: Documents, entries: Entries) -> Arrays:
+        return self.statistics(self.build(documents, entries), documents, entries)
 
     def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> Reader:
         return NamesReader(arrays, entries, live)

@@ -61,17 +61,19 @@ class Text(Layer):
         lines[rows] = n_lines
         return {"lines": lines, **counts}
 
-    def merge(self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries) -> Arrays:
-        """Sums where no row is dropped; else a new count, since what a dropped document held is not kept (150 MB/s)."""
+    def merge(
+        self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries, held: Sequence[tuple[int, Arrays]] = ()
+    ) -> Arrays:
+        """Sums. Where rows are dropped and `held` does not say what they held, a new count (150 MB/s)."""
         lines = np.full(len(documents), -1, np.int32)
         dropped = False
         for arrays, new_rows in parts:
             kept = new_rows >= 0
             lines[new_rows[kept]] = arrays["lines"][kept]
             dropped |= bool((arrays["lines"][~kept] >= 0).any())
-        if dropped:
+        if dropped and not held:
             return self.build(documents, entries, lines >= 0)
-        total = add_statistics([(1, arrays) for arrays, _ in parts])
+        total = add_statistics(held or [(1, arrays) for arrays, _ in parts])
         counts = {name: total[name].astype(np.uint32) for name in _COUNTS if name != "n_bytes"}
         return {"lines": lines, "n_bytes": total["n_bytes"], **counts}
 
@@ -84,6 +86,9 @@ class Text(Layer):
             counts, _ = count_texts(documents.text, documents.starts[rows], documents.ends[rows])
             lines = lines[rows]
         return {"n_units": np.array([lines[lines > 0].sum(dtype=np.int64)], np.int64), **counts}
+
+    def recount(self, documents: Documents, entries: Entries) -> Arrays:
+        return self.statistics(self.build(documents, entries), documents, entries)
 
     def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> Reader:
         return TextReader(arrays["lines"], documents, live)

@@ -28,7 +28,7 @@ from shards.plan import SpaceQuery
 from shards.types import Array, Arrays
 from shards.vector_moments import VectorMoments
 
-_LOOK_UP_ROWS = 4096  # documents asked of kept encodings at once, to bound what is held twice
+LOOK_UP_ROWS = 4096  # documents asked of kept encodings at once, to bound what is held twice
 
 
 class VectorParams(contract.Params):
@@ -60,14 +60,97 @@ class VectorStatistics:
 
 
 class VectorLayer(Layer):
-    """What static and dense share: everything but the encoder.
-
-    portion_units: passages between two writes of encodings, which is what a crash can cost.
-    """
+    """What all layers of vectors share: everything but where these come from."""
 
     granularity = "passage"
     null = "moments"
     query_format = 'text, or {"vector": [numbers]}'
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """How many numbers a vector has."""
+
+    @abstractmethod
+    def asked(self, text: str) -> tuple[str, Array] | None:
+        """A text as it was read, for people, and its vector; None where the space cannot be asked in words."""
+
+    # --- building ------------------------------------------------------------------------------------------------------------
+
+    def merge(
+        self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries, held: Sequence[tuple[int, Arrays]] = ()
+    ) -> Arrays:
+        """As in the contract. Moments are taken from the joined vectors: 4 us each, and equal to a rebuild's bit for bit."""
+        counts = np.zeros(len(documents), np.int64)
+        in_scope = np.zeros(len(documents), bool)
+        for arrays, new_rows in parts:
+            kept = new_rows >= 0
+            counts[new_rows[kept]] = np.diff(arrays["row_units"])[kept]
+            in_scope[new_rows[kept]] = arrays["in_scope"][kept]
+        row_units = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        n_units = int(row_units[-1])
+        dim = max((arrays["vectors"].shape[1] for arrays, _ in parts), default=0) if n_units else 0
+        vectors = np.empty((n_units, dim), np.float32)
+        starts, ends = np.empty(n_units, np.int64), np.empty(n_units, np.int64)
+        for arrays, new_rows in parts:
+            old = np.flatnonzero(new_rows >= 0)
+            old = old[np.diff(arrays["row_units"])[old] > 0]
+            if not len(old):
+                continue
+            sources = ranges(arrays["row_units"][old], arrays["row_units"][old + 1])
+            targets = ranges(row_units[new_rows[old]], row_units[new_rows[old] + 1])
+            vectors[targets] = arrays["vectors"][sources]
+            starts[targets], ends[targets] = arrays["starts"][sources], arrays["ends"][sources]
+        return vector_arrays(vectors, row_units, starts, ends, in_scope)
+
+    # --- serving -------------------------------------------------------------------------------------------------------------
+
+    def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> VectorReader:
+        return VectorReader(arrays, live)
+
+    def statistics(self, arrays: Arrays, documents: Documents, entries: Entries, rows: Array | None = None) -> Arrays:
+        counts = np.diff(arrays["row_units"])
+        return {"n_units": np.array([counts.sum() if rows is None else counts[rows].sum()], np.int64)}
+
+    def collect(self, parts: Sequence[tuple[int, Arrays]]) -> VectorStatistics:
+        return VectorStatistics(sum(sign * int(part["n_units"][0]) for sign, part in parts))
+
+    def prepare(self, request: Request, statistics: VectorStatistics) -> SpaceQuery | None:
+        if "vector" in request.form:
+            vector = self._given(request.form)
+            return SpaceQuery("", f"a vector of {len(vector)} numbers", vector)
+        if request.form and request.explicit:
+            raise BadQuery(f"Layer {self.name!r} cannot use {', '.join(sorted(request.form))}. It takes {self.query_format}.")
+        if not request.text.strip():
+            return None
+        asked = self.asked(request.text)
+        return SpaceQuery("", *asked) if asked is not None and asked[1].any() else None
+
+    def _given(self, form: Mapping[str, object]) -> Array:
+        """The caller's own vector, checked and scaled."""
+        numbers = form["vector"]
+        if len(form) > 1:
+            raise BadQuery(f"Layer {self.name!r} takes a vector alone, without {', '.join(sorted(set(form) - {'vector'}))}.")
+        if not isinstance(numbers, list | tuple) or not all(type(x) in (int, float) and abs(x) < 1e100 for x in numbers):
+            raise BadQuery(f"Layer {self.name!r}: vector must be a list of numbers, each between -1e100 and 1e100.")
+        if len(numbers) != self.dim:
+            raise BadQuery(f"Layer {self.name!r}: vector has {len(numbers)} numbers; this space has {self.dim} dimensions.")
+        vector = self.scaled(np.array([numbers], np.float64))[0]
+        if not vector.any():
+            raise BadQuery(f"Layer {self.name!r}: vector has no direction, since all its numbers are 0.")
+        return vector
+
+    def scaled(self, vectors: Array) -> Array:
+        """Vectors as they are compared here, (n, dim): of unit length."""
+        return unit_rows(vectors)
+
+
+class EncodedLayer(VectorLayer):
+    """A layer that encodes every passage, so that the text alone says how many vectors there are.
+
+    portion_units: passages between two writes of encodings, which is what a crash can cost.
+    """
+
     portion_units: ClassVar[int]
     params: VectorParams
 
@@ -79,7 +162,12 @@ class VectorLayer(Layer):
     def fingerprint(self) -> str:
         return self.encoder.fingerprint()
 
-    # --- building ------------------------------------------------------------------------------------------------------------
+    @property
+    def dim(self) -> int:
+        return self.encoder.dim
+
+    def asked(self, text: str) -> tuple[str, Array] | None:
+        return self._encoded(text)
 
     def build(
         self,
@@ -97,9 +185,9 @@ class VectorLayer(Layer):
         for rows, pieces in self._encodings(documents, units.starts, units.ends, row_units, known, progress):
             if not len(vectors):
                 vectors = np.empty((len(units.rows), pieces.shape[1]), np.float32)
-            vectors[_ranges(row_units[rows], row_units[rows + 1])] = pieces
+            vectors[ranges(row_units[rows], row_units[rows + 1])] = pieces
         in_scope = np.ones(len(documents), bool) if scope is None else np.asarray(scope, bool)
-        return _arrays(vectors, row_units, units.starts.astype(np.int64), units.ends.astype(np.int64), in_scope)
+        return vector_arrays(vectors, row_units, units.starts.astype(np.int64), units.ends.astype(np.int64), in_scope)
 
     def _encodings(
         self,
@@ -115,8 +203,8 @@ class VectorLayer(Layer):
         todo = np.flatnonzero(counts)
         if known is not None:
             unknown = []
-            for start in range(0, len(todo), _LOOK_UP_ROWS):
-                rows = todo[start : start + _LOOK_UP_ROWS]
+            for start in range(0, len(todo), LOOK_UP_ROWS):
+                rows = todo[start : start + LOOK_UP_ROWS]
                 kept = known.get(documents.hashes[rows])
                 vectors = [kept.get(documents.hashes[row].tobytes()) for row in rows]
                 fits = np.array([v is not None and len(v) == counts[row] for v, row in zip(vectors, rows, strict=True)], bool)
@@ -141,52 +229,11 @@ class VectorLayer(Layer):
                 known.put({documents.hashes[row].tobytes(): piece for row, piece in zip(rows, pieces, strict=True)})
             yield rows, vectors
 
-    def merge(self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries) -> Arrays:
-        """As in the contract. Moments are taken from the joined vectors: 4 us each, and equal to a rebuild's bit for bit."""
-        counts = np.zeros(len(documents), np.int64)
-        in_scope = np.zeros(len(documents), bool)
-        for arrays, new_rows in parts:
-            kept = new_rows >= 0
-            counts[new_rows[kept]] = np.diff(arrays["row_units"])[kept]
-            in_scope[new_rows[kept]] = arrays["in_scope"][kept]
-        row_units = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        n_units = int(row_units[-1])
-        dim = max((arrays["vectors"].shape[1] for arrays, _ in parts), default=0) if n_units else 0
-        vectors = np.empty((n_units, dim), np.float32)
-        starts, ends = np.empty(n_units, np.int64), np.empty(n_units, np.int64)
-        for arrays, new_rows in parts:
-            old = np.flatnonzero(new_rows >= 0)
-            old = old[np.diff(arrays["row_units"])[old] > 0]
-            if not len(old):
-                continue
-            sources = _ranges(arrays["row_units"][old], arrays["row_units"][old + 1])
-            targets = _ranges(row_units[new_rows[old]], row_units[new_rows[old] + 1])
-            vectors[targets] = arrays["vectors"][sources]
-            starts[targets], ends[targets] = arrays["starts"][sources], arrays["ends"][sources]
-        return _arrays(vectors, row_units, starts, ends, in_scope)
+    def recount(self, documents: Documents, entries: Entries) -> Arrays:
+        from shards.units import passages
 
-    # --- serving -------------------------------------------------------------------------------------------------------------
-
-    def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> VectorReader:
-        return VectorReader(arrays, live)
-
-    def statistics(self, arrays: Arrays, documents: Documents, entries: Entries, rows: Array | None = None) -> Arrays:
-        counts = np.diff(arrays["row_units"])
-        return {"n_units": np.array([counts.sum() if rows is None else counts[rows].sum()], np.int64)}
-
-    def collect(self, parts: Sequence[tuple[int, Arrays]]) -> VectorStatistics:
-        return VectorStatistics(sum(sign * int(part["n_units"][0]) for sign, part in parts))
-
-    def prepare(self, request: Request, statistics: VectorStatistics) -> SpaceQuery | None:
-        if "vector" in request.form:
-            vector = self._given(request.form)
-            return SpaceQuery("", f"a vector of {len(vector)} numbers", vector)
-        if request.form and request.explicit:
-            raise BadQuery(f"Layer {self.name!r} cannot use {', '.join(sorted(request.form))}. It takes {self.query_format}.")
-        if not request.text.strip():
-            return None
-        asked, vector = self._encoded(request.text)
-        return SpaceQuery("", asked, vector) if vector.any() else None
+        units = passages(documents, self.params.unit_bytes, self.params.overlap_bytes, None)
+        return {"n_units": np.array([len(units.rows)], np.int64)}
 
     @cached_property
     def _encoded(self) -> Callable[[str], tuple[str, Array]]:
@@ -200,22 +247,8 @@ class VectorLayer(Layer):
 
         return encode
 
-    def _given(self, form: Mapping[str, object]) -> Array:
-        """The caller's own vector, checked and scaled to unit length."""
-        numbers = form["vector"]
-        if len(form) > 1:
-            raise BadQuery(f"Layer {self.name!r} takes a vector alone, without {', '.join(sorted(set(form) - {'vector'}))}.")
-        if not isinstance(numbers, list | tuple) or not all(type(x) in (int, float) and abs(x) < 1e100 for x in numbers):
-            raise BadQuery(f"Layer {self.name!r}: vector must be a list of numbers, each between -1e100 and 1e100.")
-        if len(numbers) != self.encoder.dim:
-            raise BadQuery(f"Layer {self.name!r}: vector has {len(numbers)} numbers; this space has {self.encoder.dim} dimensions.")
-        vector = unit_rows(np.array([numbers], np.float64))[0]
-        if not vector.any():
-            raise BadQuery(f"Layer {self.name!r}: vector has no direction, since all its numbers are 0.")
-        return vector
 
-
-class Static(VectorLayer):
+class Static(EncodedLayer):
     """Passages by the mean of their token vectors: word meaning without word order, at the speed of word counting."""
 
     name = "static"
@@ -235,12 +268,13 @@ class Static(VectorLayer):
         )  # fmt: skip
 
 
-class Dense(VectorLayer):
+class Dense(EncodedLayer):
     """Passages by the vector that a transformer gives them."""
 
     name = "dense"
     version = 2  # 1: passes of padded lengths, whose vectors differ by 1e-7
     cost = "encodes 5,500 tokens/s on 2 cores; 1.5 kB a passage; 7 ms for 100,000 passages"
+    dear = True
     portion_units = 512  # about twenty seconds of work
 
     class Params(VectorParams):
@@ -257,7 +291,7 @@ class Dense(VectorLayer):
         )  # fmt: skip
 
 
-def _arrays(vectors: Array, row_units: Array, starts: Array, ends: Array, in_scope: Array) -> Arrays:
+def vector_arrays(vectors: Array, row_units: Array, starts: Array, ends: Array, in_scope: Array) -> Arrays:
     arrays = {"vectors": vectors, "row_units": row_units, "starts": starts, "ends": ends, "in_scope": in_scope}
     n_units, dim = vectors.shape
     if n_units <= dim:
@@ -266,7 +300,7 @@ def _arrays(vectors: Array, row_units: Array, starts: Array, ends: Array, in_sco
     return arrays | {"mean": moments.mean, "scatter": moments.scatter}
 
 
-def _ranges(starts: Array, ends: Array) -> Array:
+def ranges(starts: Array, ends: Array) -> Array:
     """The numbers of all ranges [start, end), one after the other, int64."""
     counts = ends - starts
     before = np.cumsum(counts) - counts

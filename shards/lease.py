@@ -1,0 +1,231 @@
+"""One writer per corpus: a lease in the store, with fencing, made of exclusive creates alone.
+
+Lease number e, its epoch, is the file `lease/<e>.json`, created exclusively; renewals are `lease/<e>-<n>.json`, each with a later
+expiry, and `lease/<e>-released.json` gives it back. The highest epoch holds. Who finds it released creates e + 1. Who finds it
+expired does too, and then, before anything else, publishes a fence: the newest generation once more, under the next number and
+the new epoch. A writer that stalled and wakes up creates a number that is taken, so it can never publish what it made. Likewise
+after `lease/<e>-left.json`, of a holder whom the store failed: what it had asked for may still be done.
+
+Clocks decide only who waits for whom, the fence what is published: clocks may differ by `SKEW_S` between machines; of two that
+differ by more, one may lose its lease early and has to start over. Deleting files knows no fence: who deletes calls `renew` before
+each batch, and must not be stopped for `TERM_S` + `SKEW_S` in the midst of one. A corpus without a generation has nothing to fence
+with; its first generation is decided by the exclusive create of its root alone, and nobody deletes anything there.
+"""
+
+import json
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from shards import manifest
+from shards.errors import AlreadyExists, LeaseLost, NotFound, StoreError
+from shards.store import Names, Store
+
+logger = logging.getLogger(__name__)
+
+TERM_S = 20.0  # a holder that died without a trace keeps others waiting so long, and SKEW_S; publishing takes a second
+SKEW_S = 10.0  # by which clocks of two machines may differ; with NTP they differ by milliseconds
+WAIT_S = 120.0  # how long to wait for somebody else's lease: that of one that died ends sooner
+PAUSES_S = (0.02, 1.0)  # between two looks, at first and at most
+KEPT_FILES = 64  # of past leases, before they are swept
+
+_NAME = re.compile(r"lease/(\d{16})(?:-(\d{6}|left|released))?\.json")
+
+Clock = Callable[[], float]  # seconds since 1970
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The highest lease as found. epoch: 0 before the first. released: given back; else the next holder has to fence.
+
+    expires: seconds since 1970; 0.0 where it was left, or its file cannot be read.
+    """
+
+    epoch: int = 0
+    released: bool = True
+    expires: float = 0.0
+    holder: str = ""
+    process: tuple[str, ...] = ()
+
+
+@dataclass
+class Lease:
+    """A lease that is held. Not for several threads. store: the corpus's; expires: by this machine's clock."""
+
+    store: Store
+    epoch: int
+    holder: str
+    expires: float
+    clock: Clock = field(repr=False)
+    _renewals: int = 0
+
+    def renew(self) -> None:
+        """Make sure that it is still held, for another half of its term at least. Raises LeaseLost."""
+        now = self.clock()
+        if now >= self.expires:
+            raise self._lost(f"it ended {now - self.expires:.0f} s ago, before it was renewed")
+        if now < self.expires - TERM_S / 2:
+            return
+        self._renewals += 1
+        expires = now + TERM_S
+        self.store.create(_name(self.epoch, f"{self._renewals:06d}"), _body(self.holder, expires))
+        if (top := _top(self.store.list("lease/"))[0]) != self.epoch:
+            raise self._lost(f"{top} was taken")
+        self.expires = expires
+
+    def check(self, newest: manifest.Root | None) -> None:
+        """`renew`, and see that no later holder published the newest generation. Raises LeaseLost."""
+        self.renew()
+        if newest is not None and newest.epoch > self.epoch:
+            raise self._lost(f"generation {newest.generation} was published under {newest.epoch}")
+
+    def release(self) -> None:
+        """Give it back, so that the next holder need not wait."""
+        self.store.write(_name(self.epoch, "released"), b"{}")
+
+    def leave(self) -> None:
+        """Give it back though something may still be under way: the next holder need not wait, but has to fence."""
+        with suppress(StoreError):  # then they wait
+            self.store.write(_name(self.epoch, "left"), b"{}")
+
+    def _lost(self, reason: str) -> LeaseLost:
+        return LeaseLost(f"Writer's lease {self.epoch} in store {self.store.url} is lost: {reason}. Start over on the newest generation.")
+
+
+@contextmanager
+def hold(
+    root_store: Store, corpus: str, purpose: str, clock: Clock = time.time, sleep: Sleep = time.sleep, wait_s: float = WAIT_S
+) -> Iterator[Lease]:
+    """The writer's lease of a corpus, waited for and held. purpose: said to those who wait ("index", "gc").
+
+    Raises StoreError when somebody else has held it for `wait_s`; LeaseLost where it was lost while it was being taken.
+    """
+    store = manifest.corpus_store(root_store, corpus)
+    lease, fence = _take(store, corpus, purpose, clock, sleep, wait_s)
+    try:
+        if fence:
+            _fence(root_store, corpus, lease)
+        yield lease
+    except BaseException as error:
+        clean = isinstance(error, Exception) and (not isinstance(error, StoreError) or isinstance(error, AlreadyExists))
+        lease.release() if clean else lease.leave()
+        raise
+    lease.release()
+
+
+def look(store: Store) -> Holding:
+    """Who holds the lease of a corpus, or held it last. store: the corpus's."""
+    while True:
+        names = store.list("lease/")
+        epoch, mark, last = _top(names)
+        if mark in ("released", "left"):
+            return Holding(epoch, mark == "released")
+        try:
+            body = json.loads(store.read(last))
+            return Holding(epoch, False, float(body["expires"]), str(body["holder"]), tuple(map(str, body["process"])))
+        except NotFound:  # swept since it was listed: there is a later one
+            continue
+        except (ValueError, KeyError, TypeError):
+            logger.warning("file=%s event=unreadable", last)
+            return Holding(epoch, False)
+
+
+def _take(store: Store, corpus: str, purpose: str, clock: Clock, sleep: Sleep, wait_s: float) -> tuple[Lease, bool]:
+    """A new lease, and whether the one before was never given back."""
+    begun, pause = clock(), PAUSES_S[0]
+    while True:
+        found = look(store)
+        now = clock()
+        if found.released or now > found.expires + SKEW_S or _died(found.process):
+            expires, holder = now + TERM_S, f"{purpose} on {socket.gethostname()}, process {os.getpid()}"
+            try:
+                store.create(_name(found.epoch + 1), _body(holder, expires))
+            except AlreadyExists:
+                continue
+            names = store.list("lease/")
+            # The number may have been swept: then a later one is there, and this is nobody's.
+            if _top(names)[0] == found.epoch + 1:
+                if not found.released:
+                    logger.info("corpus=%s event=lease_taken_over epoch=%d from=%s", corpus, found.epoch, found.holder)
+                _sweep(store, names, found.epoch + 1)
+                return Lease(store, found.epoch + 1, holder, expires, clock), not found.released
+            store.delete(_name(found.epoch + 1))
+            continue
+        if now - begun >= wait_s:
+            until = datetime.fromtimestamp(found.expires + SKEW_S, UTC).isoformat(timespec="seconds")
+            raise StoreError(
+                f"Corpus {corpus!r} in store {store.url} is being written by {found.holder}; waited {wait_s:.0f} s. Run again when it "
+                f"is done. If it is not running any more, its lease ends by itself at {until}."
+            )
+        sleep(min(pause, max(begun + wait_s - now, 0.001)))
+        pause = min(2 * pause, PAUSES_S[1])
+
+
+def _fence(root_store: Store, corpus: str, lease: Lease) -> None:
+    """Take the next number of a generation from whoever held the lease before."""
+    while (number := manifest.latest_generation(root_store, corpus)) is not None:
+        root = manifest.read_root(root_store, corpus, number)
+        lease.check(root)
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        update = {"format": manifest.FORMAT_VERSION, "generation": number + 1, "parent": number, "created": created, "epoch": lease.epoch}
+        try:
+            manifest.publish(root_store, root.model_copy(update=update))
+        except AlreadyExists:  # it was awake after all, and first: then the number after that
+            continue
+        return
+
+
+def _sweep(store: Store, names: Names, epoch: int) -> None:
+    """Delete what past leases left, once there is much of it. The highest epoch always stays: numbers only grow."""
+    past = [name for name in names if (match := _NAME.fullmatch(name)) and int(match[1]) < epoch]
+    if len(past) >= KEPT_FILES:
+        for name in past:
+            store.delete(name)
+
+
+def _top(names: Names) -> tuple[int, str, str]:
+    """The highest epoch, the mark of its latest file, and the file."""
+    found = [(int(match[1]), match[2] or "", name) for name in names if (match := _NAME.fullmatch(name))]
+    return max(found, default=(0, "released", ""))  # the words sort after the numbers
+
+
+def _name(epoch: int, mark: str = "") -> str:
+    return f"lease/{epoch:016d}{'-' * bool(mark)}{mark}.json"
+
+
+def _body(holder: str, expires: float) -> bytes:
+    return json.dumps({"holder": holder, "process": _process(os.getpid()), "expires": expires}, sort_keys=True).encode()
+
+
+def _process(pid: int) -> list[str]:
+    """What tells a process of this machine from any other, ever: of Linux; elsewhere nothing."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        with open(f"/proc/{pid}/stat") as file:
+            state, *fields = file.read().rpartition(")")[2].split()
+        return [boot, os.readlink("/proc/self/ns/pid"), str(pid), "dead" if state in "ZX" else fields[18]]  # 18: when it started
+    except OSError:
+        return []
+
+
+def _died(process: tuple[str, ...]) -> bool:
+    """Whether a holder was a process of this machine that is there no more."""
+    ours = _process(os.getpid())
+    if len(process) != 4 or list(process[:2]) != ours[:2]:
+        return False
+    try:
+        os.kill(int(process[2]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # there, and somebody else's
+    now = _process(int(process[2]))
+    return bool(now) and now != list(process)  # another process with its number

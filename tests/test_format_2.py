@@ -1,0 +1,68 @@
+"""The store that the code of format 2 wrote: opened, searched and updated for ever; see `test_format.py` for format 1.
+
+`tests/fixtures/make_format_2.py` says what is in it. What it answered then is in `answers.json`. Hits and raw scores must stay;
+where fusion is changed on purpose, `make_format_2.py --answers` writes the evidence of the new one.
+"""
+
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine import Engine, paths
+
+from shards.manifest import read_root
+from shards.store import open_store
+from shards.verify import verify
+
+sys.path.append(str(Path(__file__).parent / "fixtures"))
+from make_format_2 import CORPUS, LAYERS, REQUESTS, ROWS, WHOLE, answers, at_generation, write_generation
+
+
+@pytest.fixture
+def beside_the_model(monkeypatch):
+    """The working folder from which the store's `near` space finds its model."""
+    monkeypatch.chdir(WHOLE)
+
+
+@pytest.mark.usefixtures("beside_the_model")
+@pytest.mark.parametrize(("generation", "as_answered_by"), [(1, 1), (2, 2), (3, 2), (4, 4), (5, 5)])
+def test_a_store_of_format_2_answers_as_it_did(tmp_path, generation, as_answered_by):
+    expected = json.loads((WHOLE / "answers.json").read_text())[str(as_answered_by)]
+    got = answers(tmp_path, at_generation(WHOLE / "store", generation, tmp_path / "store"))
+    assert len(got) == len(expected) == len(REQUESTS)
+    for request, now, then in zip(REQUESTS, got, expected, strict=True):
+        assert now["verdict"] == then["verdict"] and now["complete"] == then["complete"], request
+        for hit, known in zip(now["hits"], then["hits"], strict=True):
+            assert [hit[key] for key in ("hash", "span", "paths")] == [known[key] for key in ("hash", "span", "paths")], request
+            assert [s[:4] for s in hit["signals"]] == [s[:4] for s in known["signals"]], request  # layer, raw score, span
+            evidence = [[x["fused"], math.log(x["evalue"]), *(y for s in x["signals"] for y in (s[4], math.log(s[5])))]
+                        for x in (hit, known)]  # fmt: skip
+            np.testing.assert_allclose(*evidence, rtol=0, atol=1e-9, err_msg=str(request))
+
+
+@pytest.mark.usefixtures("beside_the_model")
+def test_all_that_the_store_holds_is_as_format_md_says(tmp_path):
+    shutil.copytree(WHOLE / "store", tmp_path / "store")
+    engine = Engine(tmp_path, ())
+    verified = verify(engine.store, CORPUS, engine.cache, engine.resources, deep=True)
+    assert verified.generations == [1, 2, 3, 4, 5] and verified.damages == []
+
+
+@pytest.mark.usefixtures("beside_the_model")
+def test_a_store_of_format_2_is_brought_up_to_date_and_encodes_only_what_is_new(tmp_path):
+    shutil.copytree(WHOLE / "store", tmp_path / "store")
+    before = read_root(open_store(str(tmp_path / "store")), CORPUS, 5)
+    source = write_generation(tmp_path / "files", 2)
+    engine = Engine(tmp_path, LAYERS)
+    assert not engine.index(source, CORPUS, rows=ROWS).changed, "a space's id changed: raise the layer's version on purpose"
+    (source / "notes/fog.txt").write_text("In fog the bell on the pier rings every minute.\n")
+    outcome = engine.index(source, CORPUS, rows=ROWS)
+    assert (outcome.hashed, outcome.added, outcome.encoded["near"]) == (1, 1, 1)
+    after = read_root(open_store(str(tmp_path / "store")), CORPUS, outcome.generation)
+    assert after.spaces == before.spaces and after.sources["pushed"] == before.sources["pushed"]
+    assert paths(engine.search("the bell in fog", CORPUS))[0] == "notes/fog.txt"
+    assert paths(engine.search("the harbour opens at seven", CORPUS))[0] == "tool/web-1"
