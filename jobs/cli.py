@@ -43,7 +43,9 @@ class Asked(Protocol):
 
     def search(self, query: "SearchRequest") -> "SearchAnswer": ...
     def status(self) -> dict[str, Any]: ...
-    def document(self, hash: str, corpus: str, start: int | None, end: int | None) -> "DocumentAnswer": ...
+    def document(
+        self, hash: str, corpus: str, start: int | None, end: int | None, generation: int | None
+    ) -> "DocumentAnswer": ...
     def put_many(self, items: "Iterable[Any]", *, corpus: str, wait: bool, create: bool, layers: list[str] | None) -> "BulkAnswer": ...
     def close(self) -> None: ...
 
@@ -131,12 +133,13 @@ def document(
     store: Store = None,
     start: Annotated[int | None, typer.Option(help="First byte.")] = None,
     end: Annotated[int | None, typer.Option(help="Byte after the last.")] = None,
+    generation: Annotated[int | None, typer.Option("--generation", help="Of this kept generation; none: the newest.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a document's text by its content hash, or a piece of it."""
     asked = ask(url, store)
     try:
-        found = asked.document(hash, corpus or only_corpus(asked.status()), start, end)
+        found = asked.document(hash, corpus or only_corpus(asked.status()), start, end, generation)
     finally:
         asked.close()
     if as_json:

@@ -5,7 +5,8 @@ A hit begins with `path:line:`, as compilers and grep write it. Without a termin
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -169,6 +170,8 @@ def status(out: Console, state: Mapping[str, Any]) -> None:
         facts = f"generation {corpus['generation']}, {corpus['docs']:,} documents of {corpus['entries']:,} entries"
         size = f"{amount(corpus['text_bytes'], 'bytes')} of text, {len(corpus['shards'])} shards, {corpus['segments']} segments"
         out.print(Text.assemble((name, "bold magenta"), f": {facts}, {size}"))
+        if waiting := debt(corpus.get("debt", ())):
+            out.print(Text(f"  {waiting}", "dim"))
         for source, ref in corpus.get("sources", {}).items():
             out.print(Text(f"  source {source}: {ref.get('url', '?')}", "dim"))
             for line in last_run(ref.get("last_run") or {}):
@@ -188,6 +191,19 @@ def status(out: Console, state: Mapping[str, Any]) -> None:
     out.print(hosts)
     for what, reason in state.get("problems", {}).items():
         out.print(Text(f"problem: {what}: {reason}", "yellow"))
+
+
+def debt(shards: Iterable[Mapping[str, int]]) -> str:
+    """What deletions and merges that are due leave to be written: "" for nothing."""
+    total: Counter[str] = Counter()
+    for shard in shards:
+        total.update(shard)
+    said = []
+    if total["dead_documents"]:
+        said.append(f"{total['dead_documents']:,} dead documents, {amount(total['dead_bytes'], 'bytes')}")
+    if total["merges"]:
+        said.append(f"{total['merges']:,} merges due, {amount(total['bytes'], 'bytes')}")
+    return ", ".join(said)
 
 
 def unread(reasons: Mapping[str, int]) -> str:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import math
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from shards.candidates import merge, nothing
 from shards.errors import BadQuery, Gone, ModelMissing, SondageError
 from shards.generation import Generation
 from shards.layers.contract import Request, Resources
+from shards.merging import merge_debt
 from shards.plan import Plan, SpaceQuery
 from shards.probes import count_words
 from shards.shard import Space
@@ -288,6 +289,7 @@ class Coordinator:
                 "shards": [{"shard": s.shard, "buckets": s.buckets, "docs": s.n_docs, "entries": s.n_entries} for s in root.shards],
                 "segments": sum(len(page.segments) for page in generation.pages),
                 "dead_docs": sum(r.n_dead_docs for page in generation.pages for r in page.segments),
+                "debt": [asdict(debt) for debt in merge_debt(generation.pages)],
                 "null_version": root.null_version,
                 "sources": {name: ref.model_dump(exclude={"tree"}) for name, ref in root.sources.items()},
                 "layers": [

@@ -32,10 +32,13 @@ logger = logging.getLogger(__name__)
 TERM_S = 20.0  # a holder that died without a trace keeps others waiting so long, and SKEW_S; publishing takes a second
 SKEW_S = 10.0  # by which clocks of two machines may differ; with NTP they differ by milliseconds
 WAIT_S = 120.0  # how long to wait for somebody else's lease: that of one that died ends sooner
+TAKING_S = 0.2  # from the creation of a lease's file until its process knows that it holds it
 PAUSES_S = (0.02, 1.0)  # between two looks, at first and at most
 KEPT_FILES = 64  # of past leases, before they are swept
 
 _NAME = re.compile(r"lease/(\d{16})(?:-(\d{6}|left|released))?\.json")
+
+_held: set[tuple[str, int]] = set()  # (store, epoch) of those that this process holds
 
 Clock = Callable[[], float]  # seconds since 1970
 Sleep = Callable[[float], None]
@@ -110,6 +113,7 @@ def hold(
     store = manifest.corpus_store(root_store, corpus)
     lease, fence = _take(store, corpus, purpose, clock, sleep, wait_s)
     try:
+        _held.add((store.url, lease.epoch))
         if fence:
             _fence(root_store, corpus, lease)
         yield lease
@@ -117,7 +121,10 @@ def hold(
         clean = isinstance(error, Exception) and (not isinstance(error, StoreError) or isinstance(error, AlreadyExists))
         lease.release() if clean else lease.leave()
         raise
-    lease.release()
+    else:
+        lease.release()
+    finally:
+        _held.discard((store.url, lease.epoch))
 
 
 def look(store: Store) -> Holding:
@@ -143,7 +150,7 @@ def _take(store: Store, corpus: str, purpose: str, clock: Clock, sleep: Sleep, w
     while True:
         found = look(store)
         now = clock()
-        if found.released or now > found.expires + SKEW_S or _died(found.process):
+        if found.released or now > found.expires + SKEW_S or _died(found, store, now):
             expires, holder = now + TERM_S, f"{purpose} on {socket.gethostname()}, process {os.getpid()}"
             try:
                 store.create(_name(found.epoch + 1), _body(holder, expires))
@@ -216,11 +223,13 @@ def _process(pid: int) -> list[str]:
         return []
 
 
-def _died(process: tuple[str, ...]) -> bool:
-    """Whether a holder was a process of this machine that is there no more."""
-    ours = _process(os.getpid())
+def _died(found: Holding, store: Store, now: float) -> bool:
+    """Whether a holder was a process of this machine that is there no more, or this one, which holds it no more."""
+    process, ours = found.process, _process(os.getpid())
     if len(process) != 4 or list(process[:2]) != ours[:2]:
         return False
+    if list(process) == ours:  # its disk was full when it should have been given back; or another thread is just taking it
+        return (store.url, found.epoch) not in _held and now > found.expires - TERM_S + TAKING_S
     try:
         os.kill(int(process[2]), 0)
     except ProcessLookupError:

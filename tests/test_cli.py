@@ -51,6 +51,7 @@ class Server(Scripted):
         corpus = {
             "generation": 4, "docs": 1_200, "entries": 1_300, "text_bytes": 5_000_000, "shards": [{}], "segments": 2,
             "layers": [LAYER], "sources": {"here": {"url": "/nowhere"}},
+            "debt": [{"merges": 1, "bytes": 2_000_000, "dead_documents": 3, "dead_bytes": 4_000}, {"merges": 1, "bytes": 500_000}],
         }  # fmt: skip
         host = {"node": "0123456789abcdef", "state": "ready", "reason": "", "searches": 3, "shards": [{}]}
         return {"store": "/index", "corpora": {"stdlib": corpus}, "hosts": [host], "problems": {"news": "unreadable"}}
@@ -189,7 +190,8 @@ def test_status_is_shown_as_tables(capsys, url):
     code, out, _ = run(capsys, "status", "--url", url)
     assert code == 0
     for text in ("stdlib: generation 4, 1,200 documents of 1,300 entries, 5.0 MB of text", "source here: /nowhere", "lines (text)",
-                 "3.4 kB", "0123456789ab  ready", "problem: news: unreadable"):  # fmt: skip
+                 "3.4 kB", "0123456789ab  ready", "3 dead documents, 4.0 kB, 2 merges due, 2.5 MB",
+                 "problem: news: unreadable"):  # fmt: skip
         assert text in out, out
     assert json.loads(run(capsys, "status", "--url", url, "--json")[1])["corpora"]["stdlib"]["docs"] == 1_200
 

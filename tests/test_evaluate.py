@@ -119,7 +119,8 @@ def test_figures_do_not_depend_on_shards_and_a_second_run_indexes_nothing(folder
     for name, figures in one["runs"].items():
         assert again["runs"][name]["per_query"] == four["runs"][name]["per_query"] == figures["per_query"]
         assert four["runs"][name]["verdicts"] == figures["verdicts"]
-        assert four["runs"][name]["bytes"] == figures["bytes"] > 0  # the shards share one segment
+        # The shards share one segment; each has statistics of its part.
+        assert figures["bytes"] < four["runs"][name]["bytes"] < 2 * figures["bytes"]
 
 
 def test_over_http_the_figures_are_those_of_this_process(folder, run, tmp_path):

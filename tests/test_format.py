@@ -99,9 +99,9 @@ def test_asking_for_the_layers_it_has_changes_nothing(tmp_path):
 # --- with FORMAT.md alone in hand: no code of ours between the bytes and what is expected --------------------------------------
 
 
-def arrays_of(name: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def arrays_of(name: str, whole: Path = WHOLE) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """A safetensors file of the corpus, by its own description."""
-    data = (WHOLE / "store" / CORPUS / name).read_bytes()
+    data = (whole / "store" / CORPUS / name).read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
     metadata = header.pop("__metadata__", {})
@@ -114,8 +114,8 @@ def arrays_of(name: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return found, metadata
 
 
-def json_of(name: str) -> dict:
-    return json.loads((WHOLE / "store" / CORPUS / name).read_bytes())
+def json_of(name: str, whole: Path = WHOLE) -> dict:
+    return json.loads((whole / "store" / CORPUS / name).read_bytes())
 
 
 def buckets(hashes: np.ndarray) -> np.ndarray:
@@ -128,31 +128,35 @@ def live_rows(hashes: np.ndarray, segment: dict, dead: np.ndarray) -> list[int]:
     return sorted(set(np.flatnonzero(inside).tolist()) - set(dead.tolist()))
 
 
-def read_by_the_book() -> tuple[dict[str, tuple[bytes, str]], dict[str, list]]:
+def read_by_the_book(whole: Path = WHOLE) -> tuple[dict[str, tuple[bytes, str]], dict[str, list]]:
     """Path -> (text, kind) of the newest generation; and space name -> its statistics as (sign, arrays)."""
-    newest = max(path.name for path in (WHOLE / "store" / CORPUS / "roots").iterdir())
-    root = json_of(f"roots/{newest}")
+    newest = max(path.name for path in (whole / "store" / CORPUS / "roots").iterdir())
+    root = json_of(f"roots/{newest}", whole)
     found, statistics = {}, {space["name"]: [] for space in root["spaces"]}
     for shard in root["shards"]:
         texts, placed = {}, []
-        for segment in json_of(shard["page"]["name"])["segments"]:
+        for segment in json_of(shard["page"]["name"], whole)["segments"]:
             files = {role: ref["name"] for role, ref in segment["files"].items()}
-            dead = arrays_of(segment["tombstones"]["name"])[0] if segment["tombstones"] else {}
-            docs, about = arrays_of(files["docs"])
-            text = (WHOLE / "store" / CORPUS / files["text"]).read_bytes() if segment["files"]["text"]["size"] else b""
-            for row in live_rows(docs["hashes"], segment, dead.get("documents", np.zeros(0, int))):
+            # Format 1 has one file of tombstones, or none; later ones have a list of them.
+            named = segment["tombstones"] or []
+            dead = [arrays_of(ref["name"], whole)[0] for ref in (named if isinstance(named, list) else [named])]
+            rows_of = lambda what: np.concatenate([np.zeros(0, int), *(file[what] for file in dead)])  # noqa: E731, B023
+            docs, about = arrays_of(files["docs"], whole)
+            text = (whole / "store" / CORPUS / files["text"]).read_bytes() if segment["files"]["text"]["size"] else b""
+            for row in live_rows(docs["hashes"], segment, rows_of("documents")):
                 key = docs["hashes"][row].tobytes()
                 assert key not in texts and text[docs["ends"][row] : docs["ends"][row] + 1] == b"\n"
                 kind = json.loads(about["kind_names"])[docs["kinds"][row]]
                 texts[key] = (text[docs["starts"][row] : docs["ends"][row]], kind)
-            entries, _ = arrays_of(files["entries"])
-            for row in live_rows(entries["hashes"], segment, dead.get("entries", np.zeros(0, int))):
+            entries, _ = arrays_of(files["entries"], whole)
+            for row in live_rows(entries["hashes"], segment, rows_of("entries")):
                 path = entries["path_blob"][entries["path_offsets"][row] : entries["path_offsets"][row + 1]].tobytes()
                 placed.append((path.decode("utf-8", "surrogateescape"), entries["hashes"][row].tobytes()))
             for name, space in segment["spaces"].items():
-                statistics[name].append((1, arrays_of(files[f"stats/{space}"])[0]))
-                buried = {k.split("/")[2]: v for k, v in dead.items() if k.startswith(f"stats/{space}/")}
-                statistics[name] += [(-1, buried)] if buried else []
+                statistics[name].append((1, arrays_of(files[f"stats/{space}"], whole)[0]))
+                for file in dead:
+                    buried = {k.split("/")[2]: v for k, v in file.items() if k.startswith(f"stats/{space}/")}
+                    statistics[name] += [(-1, buried)] if buried else []
         assert {key for _, key in placed} == set(texts)  # a document without entries is dead, an entry without document is none
         found |= {path: texts[key] for path, key in placed}
     return found, statistics

@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine import Engine, paths
+from test_format import read_by_the_book
 
 from shards.manifest import read_root
 from shards.store import open_store
 from shards.verify import verify
 
 sys.path.append(str(Path(__file__).parent / "fixtures"))
-from make_format_2 import CORPUS, LAYERS, REQUESTS, ROWS, WHOLE, answers, at_generation, write_generation
+from make_format_2 import CORPUS, LAYERS, PUSHES, REQUESTS, ROWS, WHOLE, answers, at_generation, write_generation
 
 
 @pytest.fixture
@@ -66,3 +67,21 @@ def test_a_store_of_format_2_is_brought_up_to_date_and_encodes_only_what_is_new(
     assert after.spaces == before.spaces and after.sources["pushed"] == before.sources["pushed"]
     assert paths(engine.search("the bell in fog", CORPUS))[0] == "notes/fog.txt"
     assert paths(engine.search("the harbour opens at seven", CORPUS))[0] == "tool/web-1"
+
+
+def test_a_reader_written_from_format_md_finds_every_text_by_its_path(tmp_path):
+    found, statistics = read_by_the_book(WHOLE)
+    folder = write_generation(tmp_path / "files", 2)
+    expected = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    expected["data/latin1_\udce4.txt"] = expected["data/latin1_\udce4.txt"].decode("latin-1").encode()
+    expected["data/signals.txt"] = expected["data/signals.txt"].decode("utf-16").encode()
+    for line in expected.pop("signs.jsonl").splitlines():
+        row = json.loads(line)
+        expected[f"signs.jsonl#{row['key']}"] = row["says"].encode()
+    del expected["data/logo.bin"], expected["src/expiry.py.meta.json"]
+    pushed = {op.path: op.text for operations in PUSHES for op in operations}
+    expected |= {path: text for path, text in pushed.items() if text}
+    assert {path: text for path, (text, _) in found.items()} == expected
+    total = lambda space, name: sum(sign * int(part[name].sum()) for sign, part in statistics[space])  # noqa: E731
+    assert total("names", "n_units") == len(expected) and total("mine", "n_units") == 2
+    assert total("text", "n_bytes") == sum(len(text) + bool(text) for text in set(expected.values()))

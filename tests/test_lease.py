@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from engine import Patience
 from faults import Crash, FaultyStore
 
 from shards import lease, manifest
@@ -353,3 +354,23 @@ def test_two_processes_and_two_threads_never_hold_it_at_once(tmp_path):
         sys.argv = argv
     assert [process.wait(60) for process in processes] == [0, 0]
     assert (newest(store).n_docs, newest(store).generation, newest(store).epoch) == (40, 41, 40)
+
+
+def test_a_lease_that_its_own_process_could_not_give_back_is_not_waited_for(tmp_path):
+    """The disk is full when it should be released, and when it should be left: this process knows that it holds it no more."""
+    store = open_store(tmp_path)
+
+    class Full(FaultyStore):
+        def write(self, name, data):
+            raise StoreError("full")
+
+        def child(self, folder):
+            return Full(self.inner.child(folder))
+
+    with pytest.raises(StoreError, match="full"), lease.hold(Full(store), "c", "test"):
+        pass
+    begun = Patience()
+    with lease.hold(store, "c", "test", begun, begun.sleep) as held:
+        assert held.epoch == 2 and begun.ahead_s < 1
+        with pytest.raises(StoreError, match="is being written by test"), lease.hold(store, "c", "other", begun, begun.sleep, 5.0):
+            pass

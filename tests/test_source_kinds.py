@@ -387,7 +387,8 @@ def test_a_network_that_is_cut_in_the_middle_of_a_run_costs_time_and_nothing_els
         assert 0 < n_read < 40 and outcome.unread == {"unreachable": 100 - n_read}
         assert "Run again when its server answers" in next(iter(outcome.failed.values()))
         asked = Counter(asked.path.rpartition("/")[2] for asked in proxy.asked)
-        assert asked["045.txt"] >= 4 and asked["099.txt"] <= 2  # once it counts as down, one attempt each; aiohttp makes two of it
+        tries = sorted(asked[path] for path in outcome.failed)
+        assert tries[-1] >= 4 and tries[0] <= 2  # once it counts as down, one attempt each; aiohttp makes two of it
         assert len(paths(engine.search("amber", layers=["bm25"], k=200))) == n_read
         with pytest.raises(SourceError, match="cannot be listed"):
             index(engine, kind)
