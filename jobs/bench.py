@@ -9,6 +9,7 @@ upsert   one edited file of many: seconds until the job is done and until it is 
 push     documents over HTTP: until durable, until found, how many a second, searches beside them; beside an append with fsync
 paths    a change among a million paths, listing aside: seconds and memory; beside reading and parsing the tree
 filter   filters on metadata, facts and paths over many entries: milliseconds and blocks compared; beside plain Arrow over whole columns
+verdict  how often nonsense is told from the library's own docstrings (--foreign DIR: questions of another collection, too)
 histories  random histories of changes, crashes, kills, failures and jobs at once, each checked against an index from scratch
 imports  time to import each package; beside an empty interpreter
 """
@@ -33,6 +34,7 @@ from jobs.bench_paths import bench_paths
 from jobs.bench_push import bench_push
 from jobs.bench_query import bench_query
 from jobs.bench_upsert import bench_upsert
+from jobs.bench_verdict import N_NONSENSE, bench_verdict
 from jobs.histories import bench_histories
 from jobs.progress import Progress
 from shards.errors import SondageError
@@ -45,6 +47,7 @@ BENCHES: dict[str, Callable[[Progress, argparse.Namespace], dict[str, Any]]] = {
     "push": bench_push,
     "paths": bench_paths,
     "filter": bench_filter,
+    "verdict": bench_verdict,
     "histories": bench_histories,
     "imports": bench_imports,
 }
@@ -94,6 +97,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--clients", type=whole_numbers, default=[1, 8, 64], metavar="N,…", help="http: clients at a time")
     p.add_argument("--seconds", type=float, default=3.0, help="http: how long each number of clients asks, in each round")
     p.add_argument("--servers", type=servers, default=SERVERS, metavar="NAME,…", help=f"http: of {', '.join(SERVERS)} (default: all)")
+    p.add_argument("--nonsense", type=int, default=N_NONSENSE, help="verdict: queries of each kind of nonsense")
+    p.add_argument("--foreign", action="append", default=[], type=Path, metavar="DIR", help="verdict: a folder in BEIR layout (repeatable)")
     p.add_argument("--url", help="http: ask this server, which has a corpus, rather than one that is started for it")
     p.add_argument("--corpus", default="stdlib", help="http, with --url: the corpus to ask")
     return p

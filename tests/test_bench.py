@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import bench, bench_http, bench_index, bench_query, bench_upsert
+from jobs import bench, bench_http, bench_index, bench_query, bench_upsert, bench_verdict
 from jobs.bench_corpus import passages_of_stdlib, queries_of_stdlib
 from jobs.bench_engines import Sondage, _query
 from jobs.progress import Progress
@@ -32,7 +32,7 @@ def tiny_library(tmp_path, monkeypatch):
         body = f'"""Module {i} of the library."""\n\ndef parse_header(x):\n    """Parse the header {i}."""\n    return x\n'
         (source / name).write_text(body)
         os.utime(source / name, (1e9, 1e9))  # not so young that the index job distrusts their times
-    for module in (bench_index, bench_http):
+    for module in (bench_index, bench_http, bench_verdict):
         monkeypatch.setattr(module, "copy_of_stdlib", lambda _folder: source)
     return source
 
@@ -119,6 +119,21 @@ def test_http_is_measured_beside_bare_paths(tiny_library, tmp_path, capsys):
             assert {"answers", "per_s", "p50_ms", "p99_ms"} <= set(figures[path])
         steps = set(figures["search"]["p50_ms of"])
         assert {"parse", "prepare", "scatter", "fuse", "excerpts", "total", "write", "http", "layer_bm25", "layer_static"} <= steps
+
+
+def test_verdicts_on_the_library_are_counted_by_kind(tiny_library, tmp_path, capsys):
+    foreign = tmp_path / "other"
+    foreign.mkdir()
+    (foreign / "queries.jsonl").write_text(json.dumps({"_id": "1", "text": "how deep is the harbour at low tide"}) + "\n")
+    out = tmp_path / "figures.json"
+    assert bench.main(["verdict", "--nonsense", "5", "--foreign", str(foreign), "--json", str(out)]) == 0
+    kinds = json.loads(out.read_text())["verdict"]["kinds"]
+    assert {kind: row["queries"] for kind, row in kinds.items() if kind != "known: docstrings"} == {
+        "random strings": 5, "shuffled words": 5, "foreign: other": 1,
+    }  # fmt: skip
+    for row in kinds.values():
+        assert abs(row["% strong"] + row["% weak"] + row["% none"] - 100) < 0.2
+    assert kinds["known: docstrings"]["queries"] > 100 and 0 <= kinds["shuffled words"]["KS of E"] <= 1
 
 
 def test_index_and_imports_are_measured(tiny_library, tmp_path, capsys):
