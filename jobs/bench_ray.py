@@ -19,7 +19,6 @@ ENVIRONMENT = {  # as infra/setup has it, and a lean start
     "RAY_worker_niceness": "0",
     "RAY_SERVE_PROXY_USE_GRPC": "1",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "100",
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
 }
