@@ -1,8 +1,8 @@
 """Applying the logs of pushed documents of a whole store: what stands between one corpus's applier and whoever asks for it.
 
-`Appliers` is a plain class that works where it is called. `InThreads` calls it in threads of this process; on Ray it is an actor
-(`cluster/actors.py`), away from the searches. Nobody needs to be elected: the log is the truth, and of two that apply the same
-entries one publishes while the other finds that it is done.
+`Appliers` is a plain class that works where it is called; `InThreads` calls it in threads of the coordinator's process, on Ray too,
+where searches notice (ARCHITECTURE.md, "Measured"). Nobody needs to be elected: the log is the truth, and of two that apply the
+same entries one publishes while the other finds that it is done.
 """
 
 import asyncio

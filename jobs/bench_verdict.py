@@ -14,6 +14,7 @@ from jobs import datasets, verdicts
 from jobs.bench_corpus import copy_of_stdlib, queries_of_stdlib, texts_of_stdlib
 from jobs.bench_index import build
 from jobs.progress import Progress
+from shards.errors import BadSpec
 
 LAYERS = "names,text,bm25,static"
 N_NONSENSE, N_KNOWN = 100, 300
@@ -25,6 +26,7 @@ def bench_verdict(progress: Progress, options: Namespace) -> dict[str, Any]:
     """Per kind of query: how many, verdicts in %, KS of E for shuffled words."""
     import sondage
 
+    asked = questions(options.foreign, options.nonsense)
     with tempfile.TemporaryDirectory(prefix="sondage-bench-") as scratch:
         source, store = copy_of_stdlib(Path(scratch) / "src"), str(Path(scratch) / "store")
         progress("index for verdicts", 0, 1, "corpora")
@@ -32,7 +34,6 @@ def bench_verdict(progress: Progress, options: Namespace) -> dict[str, Any]:
         progress("index for verdicts", 1, 1, "corpora")
         with sondage.Engine(store) as engine:
             engine.status()  # waits until it is open
-            asked = questions(options.foreign, options.nonsense)
             found = verdicts.measure_verdicts(
                 asked, lambda text: engine.search(text, "stdlib", k=1, keep_all=True, budget_ms=60_000), progress
             )
@@ -48,7 +49,9 @@ def bench_verdict(progress: Progress, options: Namespace) -> dict[str, Any]:
 
 
 def questions(foreign: list[Path], n: int) -> dict[str, list[str]]:
-    """Queries by kind; n of each kind of nonsense. Raises BadDataset."""
+    """Queries by kind; n of each kind of nonsense. Raises BadDataset, BadSpec."""
+    if n < 1:
+        raise BadSpec(f"--nonsense {n}: ask at least one query of each kind.")
     from shards.probes import Probe, random_strings, shuffle_words, word_pools
 
     known = queries_of_stdlib(N_KNOWN, 1)[:N_KNOWN]

@@ -147,7 +147,7 @@ def _checked(open_member: Callable[[zipfile.ZipInfo], IO[bytes]], info: zipfile.
         raise PermissionError(13, "it is encrypted")
     try:
         return open_member(info)
-    except (NotImplementedError, EOFError, zlib.error) as error:
+    except (NotImplementedError, EOFError, zlib.error) as error:  # the first: a way of packing that zipfile does not know
         raise Damaged(said(error)) from error
 
 

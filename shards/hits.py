@@ -9,7 +9,7 @@ from shards.types import Array, Found, Moments, merge_moments
 
 
 class Columns(NamedTuple):
-    """Documents, each once, in no order. numbers: (m,) int64, ascending with the segments; scores, starts, ends as in `Found`."""
+    """Documents, each once, in no order. numbers: (m,) int64, document numbers; scores, starts, ends as in `Found`."""
 
     numbers: Array
     scores: Array

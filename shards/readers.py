@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEASE_S = 300.0  # how long a reader that was killed keeps files from being collected
-RENEW_S = LEASE_S / 3  # two renewals may fail before the lease ends
+RENEWALS = 3  # in that time: two may fail before the lease ends
 SKEW_S = 60.0  # clocks of reader and collector may differ by so much; more is an error of the machines' set-up
 
 _LOOKS = 10
@@ -117,7 +117,7 @@ class Reader:
             self.id = uuid.uuid4().hex
             name = f"readers/{self.id}-{expires:%Y%m%dT%H%M%S}.json"
         body = {"holder": self.holder, "generations": sorted(wanted)}
-        self._due = now + self.lease_s / 3  # also where it fails: not with every look at the clock
+        self._due = now + self.lease_s / RENEWALS  # also where it fails: not with every look at the clock
         try:
             self.store.write(name, json.dumps(body, sort_keys=True).encode())
             before, self._name = self._name, name

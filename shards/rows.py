@@ -304,7 +304,7 @@ def _values_in(name: str, array: Any, table: Table) -> Sequence[Any]:
         array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
     try:
         return array.to_pylist()
-    except (pa.ArrowException, ValueError, OverflowError, NotImplementedError):
+    except (pa.ArrowException, ValueError, OverflowError, NotImplementedError):  # the last: pyarrow's, of types it has no value for
         table.note(f"column left out: its type {array.type} cannot be read", name)
         return [None] * len(array)
 

@@ -1,6 +1,5 @@
 """One segment as one generation sees it: its live rows, and where a document or its entries lie among them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,15 +38,6 @@ class View:
         rows = find_rows(self.segment.documents.hashes, documents, self.doc_prefixes)
         rows[rows >= 0] = np.where(self.live_docs[rows[rows >= 0]], rows[rows >= 0], -1)
         return rows
-
-    def entries_of_all(self, documents: Array) -> Iterator[tuple[bytes, int]]:
-        """Yields (content hash, row) of all live entries here of these documents, (n, 20) uint8."""
-        wanted = prefixes(documents)
-        lows, highs = (np.searchsorted(self.entry_prefixes, wanted, side) for side in ("left", "right"))
-        for i in np.flatnonzero(highs > lows).tolist():
-            for row in range(lows[i], highs[i]):
-                if self.live_entries[row] and (self.segment.entries.hashes[row] == documents[i]).all():
-                    yield documents[i].tobytes(), row
 
     def entries_of(self, document: bytes) -> list[int]:
         """Rows of a document's live entries here."""

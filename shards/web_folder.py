@@ -172,7 +172,7 @@ class WebFolder:
             if answer.status in (401, 403):
                 raise PermissionError(errno.EACCES, f"the server says {answer.status} {answer.reason}", url)
             if method == "HEAD" and answer.status in (405, 501):
-                raise NotImplementedError(url)
+                raise NotImplementedError(url)  # by the server, which says so: `_asked` does without
             answer.raise_for_status()
             parts, size = [], 0
             while size <= limit and (part := await answer.content.read(1 << 20)):

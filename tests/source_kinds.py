@@ -40,7 +40,7 @@ class Kind:
 
     def change(self, before: Contents) -> None:
         """Make the source hold `self.files` instead of `before`."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind gives its own
 
 
 class InFolder(Kind):

@@ -1,11 +1,16 @@
 """The coordinator on Ray Serve: put there by the job, asked over HTTP, replaced, removed."""
 
+import os
+import signal
 import socket
+import time
 from pathlib import Path
 
 import httpx
 import pytest
-from ray_cluster import patience
+from engine import Engine, write_files
+from ray_cluster import FOLDER, patience
+from scripted_coordinator import eventually
 
 from jobs.settings import Settings
 from shards.errors import BadSpec
@@ -75,6 +80,34 @@ def test_through_serves_proxy_it_answers_the_same_and_stays_there(cluster, names
             deploy(elsewhere, timeout_s=patience(12))
     finally:
         assert stop(namespace)
+
+
+def test_through_serves_proxy_a_link_whose_client_hangs_up_is_cancelled(cluster, namespace, tmp_path: Path):
+    """The coordinator does not ask the proxy whether the client is there (`serve.app.Bodiless`). The hosts are frozen meanwhile."""
+    from jobs.deploy import deploy, stop
+
+    Engine(tmp_path, ("bm25",)).index(write_files(tmp_path / "source", {"a.txt": "The pilot waits for high water."}), calibrate=False)
+    given = {"store": str(tmp_path / "store"), "cache": str(tmp_path / "cache"), "port": free_port(), "namespace": namespace}
+    pids = []
+    try:
+        url = deploy(through_proxy(Settings.load({}, **given).service_settings()))
+        eventually(lambda: httpx.get(f"{url}/v1/search?corpus=c&q=pilot").json().get("complete"), patience(30))
+        pids = [host["pid"] for host in httpx.get(f"{url}/v1/status").json()["hosts"]]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        with socket.create_connection(("127.0.0.1", given["port"])) as connection:
+            connection.sendall(b"GET /v1/search?corpus=c&q=pilot&budget_ms=30000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            time.sleep(0.3)  # until it waits for the hosts
+        eventually(lambda: any("/v1/search CANCELLED" in line for line in access_log()), 4.0)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        assert stop(namespace)
+
+
+def access_log() -> list[str]:
+    logs = (FOLDER / "ray").glob("session_*/logs/serve/replica_sondage_*.log")
+    return [line for log in logs for line in log.read_text().splitlines() if "GET /v1/search" in line]
 
 
 def test_a_cluster_needs_a_port_of_its_own(tmp_path: Path):

@@ -12,6 +12,7 @@ import math
 import shutil
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +34,10 @@ def beside_the_model(monkeypatch):
     monkeypatch.chdir(WHOLE)
 
 
-@pytest.mark.usefixtures("beside_the_model")
-@pytest.mark.parametrize(("generation", "as_answered_by"), [(1, 1), (2, 2), (3, 2), (4, 4)])
-def test_a_store_of_format_1_answers_as_it_did(tmp_path, generation, as_answered_by):
-    expected = json.loads((WHOLE / "answers.json").read_text())[str(as_answered_by)]
-    got = answers(tmp_path, at_generation(WHOLE / "store", generation, tmp_path / "store"))
-    assert len(got) == len(expected) == len(REQUESTS)
-    for request, now, then in zip(REQUESTS, got, expected, strict=True):
+def assert_answered_as_then(requests: Sequence[dict], got: list[dict], expected: list[dict]) -> None:
+    """Answers (`make_format_1.essence`) with the same hits and raw scores to the bit, and the same evidence but for rounding."""
+    assert len(got) == len(expected) == len(requests)
+    for request, now, then in zip(requests, got, expected, strict=True):
         assert now["verdict"] == then["verdict"] and now["complete"] == then["complete"], request
         for hit, known in zip(now["hits"], then["hits"], strict=True):
             assert [hit[key] for key in ("hash", "span", "paths")] == [known[key] for key in ("hash", "span", "paths")], request
@@ -47,6 +45,13 @@ def test_a_store_of_format_1_answers_as_it_did(tmp_path, generation, as_answered
             evidence = [[x["fused"], math.log(x["evalue"]), *(y for s in x["signals"] for y in (s[4], math.log(s[5])))]
                         for x in (hit, known)]  # fmt: skip
             np.testing.assert_allclose(*evidence, rtol=0, atol=1e-9, err_msg=str(request))
+
+
+@pytest.mark.usefixtures("beside_the_model")
+@pytest.mark.parametrize(("generation", "as_answered_by"), [(1, 1), (2, 2), (3, 2), (4, 4)])
+def test_a_store_of_format_1_answers_as_it_did(tmp_path, generation, as_answered_by):
+    got = answers(tmp_path, at_generation(WHOLE / "store", generation, tmp_path / "store"))
+    assert_answered_as_then(REQUESTS, got, json.loads((WHOLE / "answers.json").read_text())[str(as_answered_by)])
 
 
 def test_every_file_that_a_manifest_names_is_there_with_its_size_and_checksum():

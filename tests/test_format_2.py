@@ -5,15 +5,13 @@ where fusion is changed on purpose, `make_format_2.py --answers` writes the evid
 """
 
 import json
-import math
 import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from engine import Engine, paths
-from test_format import read_by_the_book
+from test_format import assert_answered_as_then, read_by_the_book
 
 from shards.manifest import read_root
 from shards.store import open_store
@@ -32,17 +30,8 @@ def beside_the_model(monkeypatch):
 @pytest.mark.usefixtures("beside_the_model")
 @pytest.mark.parametrize(("generation", "as_answered_by"), [(1, 1), (2, 2), (3, 2), (4, 4), (5, 5)])
 def test_a_store_of_format_2_answers_as_it_did(tmp_path, generation, as_answered_by):
-    expected = json.loads((WHOLE / "answers.json").read_text())[str(as_answered_by)]
     got = answers(tmp_path, at_generation(WHOLE / "store", generation, tmp_path / "store"))
-    assert len(got) == len(expected) == len(REQUESTS)
-    for request, now, then in zip(REQUESTS, got, expected, strict=True):
-        assert now["verdict"] == then["verdict"] and now["complete"] == then["complete"], request
-        for hit, known in zip(now["hits"], then["hits"], strict=True):
-            assert [hit[key] for key in ("hash", "span", "paths")] == [known[key] for key in ("hash", "span", "paths")], request
-            assert [s[:4] for s in hit["signals"]] == [s[:4] for s in known["signals"]], request  # layer, raw score, span
-            evidence = [[x["fused"], math.log(x["evalue"]), *(y for s in x["signals"] for y in (s[4], math.log(s[5])))]
-                        for x in (hit, known)]  # fmt: skip
-            np.testing.assert_allclose(*evidence, rtol=0, atol=1e-9, err_msg=str(request))
+    assert_answered_as_then(REQUESTS, got, json.loads((WHOLE / "answers.json").read_text())[str(as_answered_by)])
 
 
 @pytest.mark.usefixtures("beside_the_model")
