@@ -43,18 +43,19 @@ def count_texts(text: Array, starts: Array, ends: Array) -> tuple[Arrays, Array]
     trigrams = np.zeros(1 << 24, np.uint32)  # 64 MB of address space; only pages of pairs that occur are ever touched
     pairs = np.zeros(1 << 16, np.bool_)
     words = np.zeros(chance_kernels.N_WORD_SLOTS, np.uint32)
+    slots = np.zeros(chance_kernels.N_WORD_SLOTS >> 8, np.bool_)
     lines = np.zeros(len(starts), np.int64)
-    chance_kernels.tally(text, starts, ends, trigrams, pairs, words, lines)
+    chance_kernels.tally(text, starts, ends, trigrams, pairs, words, slots, lines)
     keys, counts = chance_kernels.compact(trigrams, pairs)
-    slots = np.flatnonzero(words)
+    used, word_counts = chance_kernels.compact(words, slots)
     filled = ends > starts
     n_bytes = int((ends - starts)[filled].sum() + filled.sum())
     statistics = {
         "n_bytes": np.array([n_bytes], np.int64),
         "trigrams": keys,
         "trigram_counts": counts,
-        "words": slots.astype(np.uint32),
-        "word_counts": words[slots],
+        "words": used,
+        "word_counts": word_counts,
     }
     return statistics, lines
 

@@ -39,12 +39,12 @@ def slot_of(word):
 
 
 @jit
-def tally(text, starts, ends, trigrams, pairs, words, lines):
+def tally(text, starts, ends, trigrams, pairs, words, slots, lines):
     """Add each text's folded trigrams and words, as if line feeds stood before and after it; set its number of lines.
 
     text: (bytes,) uint8; starts, ends: (n,) int64
     trigrams: (2^24,) uint32 by a<<16|b<<8|c; pairs: (2^16,) bool, which a<<8|b occur (so that few of the 64 MB are touched)
-    words: (N_WORD_SLOTS,) uint32; lines: (n,) int64
+    words: (N_WORD_SLOTS,) uint32; slots: (N_WORD_SLOTS >> 8,) bool, likewise; lines: (n,) int64
     """
     for i in range(len(starts)):
         start, end = starts[i], ends[i]
@@ -65,7 +65,9 @@ def tally(text, starts, ends, trigrams, pairs, words, lines):
                 inside = True
                 state = np.uint32((state ^ np.uint32(byte)) * np.uint32(_FNV_PRIME))
             elif inside:
-                words[_slot(state)] += np.uint32(1)
+                slot = _slot(state)
+                words[slot] += np.uint32(1)
+                slots[slot >> 8] = True
                 state = np.uint32(_FNV_OFFSET)
                 inside = False
             if raw == _NEWLINE and (position < end or text[end - 1] != _NEWLINE):
@@ -74,20 +76,20 @@ def tally(text, starts, ends, trigrams, pairs, words, lines):
 
 
 @jit
-def compact(trigrams, pairs):
-    """The trigrams that occur: (keys uint32 ascending, counts uint32)."""
+def compact(table, groups):
+    """The places of a table that are not 0: (places uint32 ascending, their values uint32). groups: which 256 places have any."""
     n = 0
-    for pair in range(len(pairs)):
-        if pairs[pair]:
-            for key in range(pair << 8, (pair + 1) << 8):
-                n += trigrams[key] > 0
+    for group in range(len(groups)):
+        if groups[group]:
+            for key in range(group << 8, (group + 1) << 8):
+                n += table[key] > 0
     keys, counts = np.empty(n, np.uint32), np.empty(n, np.uint32)
     n = 0
-    for pair in range(len(pairs)):
-        if pairs[pair]:
-            for key in range(pair << 8, (pair + 1) << 8):
-                if trigrams[key]:
+    for group in range(len(groups)):
+        if groups[group]:
+            for key in range(group << 8, (group + 1) << 8):
+                if table[key]:
                     keys[n] = key
-                    counts[n] = trigrams[key]
+                    counts[n] = table[key]
                     n += 1
     return keys, counts

@@ -191,3 +191,17 @@ def match_paths(blob, offsets, masks, rows, text, words, word_offsets, fold, low
             total += max(score, 1) / (most + 1)
         if total > 0:
             out[k] = FUZZY + total / n_words
+
+
+@jit
+def waiting_times(chances, total):
+    """total[n] *= the chance that n random bytes hold letters of these chances one after another. chances: (m,), total: float64."""
+    m = len(chances)
+    reached = np.zeros(m + 1)  # [i]: the chance that exactly the first i letters were met so far
+    reached[0] = 1.0
+    for n in range(len(total)):
+        total[n] *= reached[m]
+        for i in range(m - 1, -1, -1):
+            moved = reached[i] * chances[i]
+            reached[i] -= moved
+            reached[i + 1] += moved

@@ -229,3 +229,17 @@ def test_at_the_deadline_the_paths_looked_at_are_counted(monkeypatch, text):
         assert (found.rows_covered, found.n_matched, found.rows_total) == (covered, covered, 95)
         scored = reader.score(query, np.arange(95, dtype=np.int32), Ticks(looks)).scores
         assert np.isnan(scored).sum() == 95 - covered
+
+
+def test_the_chance_that_letters_follow_one_another_is_that_of_all_short_texts_counted():
+    from itertools import product
+
+    from shards import fuzzy_kernels
+
+    chances = {"a": 0.5, "b": 0.3, "-": 0.2}
+    total = np.ones(6)
+    fuzzy_kernels.waiting_times(np.array([chances["a"], chances["b"], chances["a"]]), total)
+    for n in range(6):
+        texts = ["".join(letters) for letters in product(chances, repeat=n)]
+        expected = sum(math.prod(map(chances.get, text)) for text in texts if re.search("a.*b.*a", text))
+        assert total[n] == pytest.approx(expected, abs=1e-12)

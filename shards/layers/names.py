@@ -302,16 +302,11 @@ def _log_p_fuzzy(statistics: PathStatistics, words: tuple[bytes, ...]) -> float:
 
     A word of m letters sits in a path of n bytes if the waiting times for its letters, one after another, add up to at most n.
     """
+    from shards import fuzzy_kernels
+
     unigram = statistics.chance.unigram
     total = np.ones(N_LENGTHS)
     for word in words:
-        chance = unigram[np.frombuffer(word, np.uint8)]
-        reached = np.zeros(len(word) + 1)  # [i]: the chance that exactly the first i letters were met so far
-        reached[0] = 1.0
-        for n in range(N_LENGTHS):
-            total[n] *= reached[-1]
-            moved = reached[:-1] * chance
-            reached[:-1] -= moved
-            reached[1:] += moved
+        fuzzy_kernels.waiting_times(unigram[np.frombuffer(word, np.uint8)], total)
     p = float((total * statistics.lengths).sum()) / max(int(statistics.lengths.sum()), 1)
     return math.log(p) if p > 0 else -math.inf
