@@ -6,24 +6,28 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jobs.history_model import SOURCES, Model, write_to_memory
+from jobs.history_model import PUSHED, SOURCES, Model, write_to_memory
 from jobs.pool import LocalPool, WorkerSettings
-from shards import manifest
+from shards import manifest, pushlog
 from shards.cache import FileCache
 from shards.corpus import Source
 from shards.generation import Generation
-from shards.identity import content_hash
 from shards.layers import SpaceSpec
 from shards.layers.contract import Request, Resources
 from shards.plan import Everything, Plan
+from shards.push import Applier
+from shards.renditions import Skipped, render
 from shards.segment import unpack_entry
 from shards.store import Store, open_store
 from shards.types import Budget
 from shards.update import Options, Outcome, Updater
+
+if TYPE_CHECKING:
+    from jobs.history_pushes import PushedLog
 
 QUERIES = ("amber basalt", "cobalt dolomite", "ebony", "a/x", "garnet hematite")
 LAYERS = ("names", "bm25")
@@ -47,7 +51,7 @@ class Bench:
     """Where histories happen: a folder for caches, resources that are loaded once, jobs in this process."""
 
     def __init__(self, folder: Path, layers: tuple[str, ...] = LAYERS):
-        self.folder, self.resources = folder, Resources()
+        self.folder, self.resources, self.layers = folder, Resources(), layers
         self.specs = tuple(SpaceSpec.parse(layer) for layer in layers)
         self.cache = FileCache(folder / "cache", 1 << 30)
         self.patience = Patience()
@@ -63,16 +67,24 @@ class Bench:
         asked = Options(CORPUS, Source(source, url, options=options or {}), self.specs, shards, allow_shrink=True)
         return Updater(store, self.cache, self.resources, pool, clock=self.patience, sleep=self.patience.sleep).run(asked)
 
+    def applier(self, store: Store) -> Applier:
+        """Who applies the log of what was pushed."""
+        return Applier(store, CORPUS, self.cache, self.resources, clock=self.patience, sleep=self.patience.sleep)
+
+    def opened(self, store: Store, number: int) -> Generation:
+        return Generation.open(store, self.cache, CORPUS, number, self.resources)
+
     def newest(self, store: Store) -> Generation | None:
         number = manifest.latest_generation(store, CORPUS)
-        return None if number is None else Generation.open(store, self.cache, CORPUS, number, self.resources)
+        return None if number is None else self.opened(store, number)
 
-    def look(self, store: Store, model: Model) -> int:
+    def look(self, log: "PushedLog") -> int:
         """What a reader does: open the newest generation; each source's entries are those of one moment. Returns its number, or 0."""
-        generation = self.newest(store)
+        generation, model = self.newest(log.store), log.model
+        log.follow()
         if generation is None:
             return 0
-        found: dict[str, set[tuple[str, bytes]]] = {name: set() for name in SOURCES}
+        found: dict[str, set[tuple[str, bytes]]] = {name: set() for name in model.seen}
         for entry in entries_of(generation):
             found[entry.source].add((entry.path, entry.hash))
         for name, held in found.items():
@@ -80,8 +92,17 @@ class Bench:
         return generation.root.generation
 
 
-def entries_of(generation: Generation) -> list[Any]:
+def put(path: str, data: bytes, id: str = "") -> pushlog.Operation:
+    """A text put at a path."""
+    rendition = render(data)
+    assert not isinstance(rendition, Skipped)
+    return pushlog.Operation(path, rendition.hash, rendition.text, rendition.kind, len(data), mtime_ns=5, id=id)
+
+
+def entries_of(generation: Generation | None) -> list[Any]:
     """All live entries; the root's counts must agree with them, and each document with an entry is there once."""
+    if generation is None:
+        return []
     views = [view for ref in generation.root.shards for view in generation.shard(ref.shard).views]
     found = [unpack_entry(v.segment.entries, row) for v in views for row in np.flatnonzero(v.live_entries).tolist()]
     documents = [v.segment.documents.hashes[row].tobytes() for v in views for row in np.flatnonzero(v.live_docs).tolist()]
@@ -90,9 +111,11 @@ def entries_of(generation: Generation) -> list[Any]:
     return found
 
 
-def contents(generation: Generation) -> tuple[dict[Any, Any], list[Any]]:
+def contents(generation: Generation | None) -> tuple[dict[Any, Any], list[Any]]:
     """What an index holds, however it came about: raw scores and spans of every query in every space, and all entries."""
     found: dict[Any, Any] = {}
+    if generation is None:
+        return found, []
     for query in QUERIES:
         asked = [
             replace(prepared, space=name)
@@ -117,8 +140,10 @@ def check(bench: Bench, store: Store, model: Model) -> None:
         if model.files[source]:
             write_to_memory(name, model, source)
             bench.job(scratch, source, f"memory://{name}")
-    expected, generation = bench.newest(scratch), bench.newest(store)
-    assert expected is not None and generation is not None, "nothing was published"
-    held = {(e.source, e.path): e.hash for e in entries_of(generation)}
-    assert held == {(s, p): content_hash(d) for s, files in model.files.items() for p, d in files.items()}, "other files than the source's"
-    assert contents(generation) == contents(expected), "other hits than from scratch"
+    if model.files[PUSHED]:
+        puts = [put(path, data) for path, data in sorted(model.files[PUSHED].items())]
+        manifest.corpus_store(scratch, CORPUS).create(pushlog.entry_name(1), pushlog.dump(puts, 0.0, bench.layers))
+        bench.applier(scratch).apply()
+    generation = bench.newest(store)
+    assert {(e.source, e.path): e.hash for e in entries_of(generation)} == model.held, "other files than the sources'"
+    assert contents(generation) == contents(bench.newest(scratch)), "other hits than from scratch"

@@ -1,4 +1,7 @@
-"""What happens to the sources of a random history: a dictionary of files for each, changed by draws, and written where jobs read it."""
+"""What happens to the sources of a random history: a dictionary of files for each, changed by draws, and written where jobs read it.
+
+One source is not read by jobs but pushed: what it holds is what its log says (`jobs/history_pushes.py`).
+"""
 
 import os
 import random
@@ -8,9 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shards.identity import content_hash
+from shards.pushlog import SOURCE as PUSHED
 
 WORDS = "amber basalt cobalt dolomite ebony feldspar garnet hematite".split()
-SOURCES = ("one", "two")
+SOURCES = ("one", "two")  # that jobs read
 EPOCH = 1_600_000_000  # seconds; when files of a history begin, long before their jobs run
 
 Files = dict[str, bytes]
@@ -47,19 +51,27 @@ def change(rng: random.Random, files: Files) -> Files:
 
 @dataclass
 class Model:
-    """What each source holds, and has held. seen: the states of each source as sets of (path, content hash)."""
+    """What each source holds, and has held. seen: the states of each source as sets of (path, content hash); texts: by hash."""
 
-    files: dict[str, Files] = field(default_factory=lambda: {name: {} for name in SOURCES})
+    files: dict[str, Files] = field(default_factory=lambda: {name: {} for name in (*SOURCES, PUSHED)})
     times: dict[tuple[str, str], int] = field(default_factory=dict)
-    seen: dict[str, set[frozenset[tuple[str, bytes]]]] = field(default_factory=lambda: {name: {frozenset()} for name in SOURCES})
+    seen: dict[str, set[frozenset[tuple[str, bytes]]]] = field(default_factory=lambda: {name: {frozenset()} for name in (*SOURCES, PUSHED)})
+    texts: dict[bytes, bytes] = field(default_factory=dict)
 
     def set(self, source: str, files: Files) -> None:
         """Let a source hold these. What changes gets a later time, in seconds."""
         for name, data in files.items():
             if self.files[source].get(name) != data:
                 self.times[source, name] = EPOCH + 10 * len(self.times) + 7 * (self.times.get((source, name), EPOCH) - EPOCH + 1)
+        hashes = {name: content_hash(data) for name, data in files.items()}
+        self.texts |= {hashes[name]: data for name, data in files.items()}
         self.files[source] = files
-        self.seen[source].add(frozenset((name, content_hash(data)) for name, data in files.items()))
+        self.seen[source].add(frozenset(hashes.items()))
+
+    @property
+    def held(self) -> dict[tuple[str, str], bytes]:
+        """The content hash at each path of each source."""
+        return {(source, path): content_hash(data) for source, files in self.files.items() for path, data in files.items()}
 
 
 def write_to_memory(name: str, model: Model, source: str) -> None:

@@ -21,6 +21,10 @@ settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady" if os.environ.get("CI") else "desk")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-histories", action="store_true", help="2,000 random histories in memory, 200 with kills, 50 over S3: minutes")
+
+
 @dataclass(frozen=True, slots=True)
 class S3Server:
     """Moto on a loopback port. options: what `open_store` and s3fs need to reach it."""
@@ -57,6 +61,7 @@ def s3_server() -> Iterator[S3Server]:
     server.shutdown()
     thread.join()
     server.server_close()
+
 
 # Sets the environment of Ray, so it must come before anything imports ray; the cluster starts with the first test that asks for it.
 from ray_cluster import cluster, namespace  # noqa: E402, F401
