@@ -37,11 +37,17 @@ class Patience:
 class Engine:
     """Corpora below one store. layers: specs as on the command line."""
 
-    def __init__(self, folder: Path, layers: Sequence[str] = ("names", "text", "bm25"), store: Store | None = None):
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        layers: Sequence[str] = ("names", "text", "bm25"),
+        store: Store | None = None,
+        cache_bytes: int = 1 << 30,
+    ):
+        self.folder, self.cache_bytes = folder, cache_bytes
         self.store = store or open_store(str(folder / "store"))
         self.layers = layers
-        self.cache = FileCache(folder / "cache", 1 << 30)
+        self.cache = FileCache(folder / "cache", cache_bytes)
         self.resources = Resources()
 
     def index(self, source: Path | str, corpus: str = "c", calibrate: bool = True, **options: Any) -> Outcome:
@@ -53,7 +59,7 @@ class Engine:
         asked = Options(corpus, where, tuple(SpaceSpec.parse(t) for t in layers), **options)
 
         def pool(corpus_store: Store, specs: dict[str, tuple[SpaceSpec, str]]) -> LocalPool:
-            settings = WorkerSettings(corpus_store.url, {}, self.folder / "cache", 1 << 30, specs, self.resources)
+            settings = WorkerSettings(corpus_store.url, {}, self.folder / "cache", self.cache_bytes, specs, self.resources)
             made = LocalPool(settings)
             made.worker.store = corpus_store  # the very store, which a test may have made faulty
             return made
@@ -69,7 +75,7 @@ class Engine:
         """Answers of a fresh coordinator over a fresh host."""
 
         async def run() -> list[SearchAnswer]:
-            host = Host(self.store.url, {}, str(self.folder / "cache"), 1 << 30)
+            host = Host(self.store.url, {}, str(self.folder / "cache"), self.cache_bytes)
             host.store = self.store
             coordinator = Coordinator(self.store, LocalSearcher(host), self.resources, self.cache)
             return [await coordinator.search(SearchRequest(**{"corpus": corpus, "budget_ms": 30_000} | dict(r))) for r in requests]

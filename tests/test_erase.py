@@ -6,11 +6,14 @@ from engine import Engine, paths, write_files
 from faults import Crash, FaultyStore
 from test_repair import FILES, NOW, tools
 
+from jobs.history_checks import put
 from shards.encodings import PackedEncodings
 from shards.erase import erase, targets
 from shards.errors import BadSpec, NotFound
 from shards.identity import content_hash
 from shards.manifest import corpus_store
+from shards.push import Applier
+from shards.pushlog import dump, entry_name
 from shards.references import erased_files, generations
 from shards.store import Store, open_store
 
@@ -73,11 +76,16 @@ def test_what_the_newest_generation_holds_is_taken_out_of_its_segments_and_tree(
     assert left(engine, b"find_garnet", b"find_basalt") == []
 
 
-def test_an_erasure_that_crashed_anywhere_is_finished_by_the_next(tmp_path):
+def test_an_erasure_that_crashed_anywhere_is_finished_by_the_next(tmp_path, request):
     base = built(tmp_path, open_store("memory://erase"), calibrate=False)
+    inside = corpus_store(base.store, "c")
     key = content_hash(SECRET.encode())
+    for number, data in enumerate((SECRET, FILES["c.txt"], SECRET), 1):  # the last is not in any generation yet
+        inside.create(entry_name(number), dump([put(f"pushed/{number}", data.encode())], 0.0))
+        if number == 2:
+            Applier(base.store, "c", base.cache, base.resources).apply()
     n_crashes = 0
-    for fail_at in range(1, 1000, 7):
+    for fail_at in range(1, 1000, 1 if request.config.getoption("--all-histories") else 7):
         engine = Engine(tmp_path, store=open_store(f"memory://erase-{fail_at}"))
         for name in base.store.list():
             engine.store.write(name, base.store.read(name))
@@ -94,4 +102,4 @@ def test_an_erasure_that_crashed_anywhere_is_finished_by_the_next(tmp_path):
         given.calibrate = None
         assert erase(engine.store, "c", targets(engine.store, "c", [key.hex()]), given).complete
         assert left(engine, SECRET.encode(), key, key.hex().encode()) == []
-    assert n_crashes > 5 and NOW and generations(base.store, "c") == [1, 2, 3]
+    assert n_crashes > 5 and NOW and generations(base.store, "c") == [1, 2, 3, 4]

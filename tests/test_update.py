@@ -9,10 +9,9 @@ import pytest
 from engine import Engine, paths, write_files
 
 from shards.errors import BadSpec, SourceError
+from shards.store import open_store
 
-WORDS = (
-    "amber basalt cobalt dolomite ebony feldspar garnet hematite indigo jasper kyanite lapis marble nickel onyx pyrite"
-).split()
+WORDS = ("amber basalt cobalt dolomite ebony feldspar garnet hematite indigo jasper kyanite lapis marble nickel onyx pyrite").split()
 FILES = {
     "a.txt": "The amber room was lost in the war. Nobody has seen the amber since.\n",
     "sub/b.py": "def find_basalt(rocks):\n    return [r for r in rocks if r.kind == 'basalt']\n",
@@ -177,3 +176,20 @@ def test_after_random_edits_results_equal_those_of_an_index_built_from_scratch(t
             assert seen(engine, queries, paths=["a/**", "!**/1*"]) == seen(fresh, queries, paths=["a/**", "!**/1*"])
             a, b = engine.generation().root, fresh.generation().root
             assert (a.n_docs, a.n_entries) == (b.n_docs, b.n_entries)
+
+
+def test_a_cache_that_is_full_all_the_time_costs_downloads_and_nothing_else(tmp_path):
+    roomy = Engine(tmp_path / "roomy", store=open_store(f"memory://roomy-{tmp_path.name}"))
+    full = Engine(tmp_path / "full", store=open_store(f"memory://full-{tmp_path.name}"), cache_bytes=1)
+    for engine in (roomy, full):
+        source = write_files(engine.folder / "src", FILES)
+        engine.index(source, n_shards=2)
+        (source / "a.txt").write_text("Amber was found again.\n")
+        (source / "sub/c.txt").unlink()
+        engine.index(source)
+    for query in ("amber", "garnet", "cobalt", "a.txt"):
+        ours, theirs = full.search(query), roomy.search(query)
+        assert [(h.hash, h.fused, h.evalue) for h in ours.hits] == [(h.hash, h.fused, h.evalue) for h in theirs.hits]
+        assert ours.complete
+    cached = [[path for path in (engine.folder / "cache").rglob("*") if path.is_file()] for engine in (roomy, full)]
+    assert len(cached[0]) > len(cached[1])
