@@ -271,7 +271,8 @@ def _forkserver() -> Any:
 def _some(kind: str, seeds: Sequence[int], folder: str) -> tuple[Fates, tuple[int, str] | None]:
     """What happened in some histories, counted; and the first that ends wrongly, with the reason."""
     own = Path(folder) / str(os.getpid())
-    own.mkdir(exist_ok=True)
+    shutil.rmtree(own, ignore_errors=True)  # a cache of many histories is slow to look through
+    own.mkdir()
     bench, fates = Bench(own), Fates()
     for seed in seeds:
         try:

@@ -198,8 +198,10 @@ def _locked(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        for path in folder.glob(".*"):  # left by a holder that was killed
-            path.unlink(missing_ok=True)
+        with os.scandir(folder) as there:
+            for entry in there:
+                if entry.name.startswith("."):  # left by a holder that was killed
+                    Path(entry.path).unlink(missing_ok=True)
         yield
     finally:
         os.close(descriptor)
