@@ -5,11 +5,12 @@ request by opening the shards again, and two generations may be served at once w
 """
 
 import logging
+import math
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,15 +19,17 @@ from typing import Any
 
 from shards.cache import FileCache
 from shards.candidates import leaders, merge, nothing
+from shards.endpoint_settings import EndpointSettings
 from shards.errors import NotFound, SondageError, StoreError
 from shards.generation import Generation
 from shards.layers.contract import Resources
-from shards.plan import Everything, Plan, Predicate
+from shards.memory import mapped, private_bytes, process_bytes
+from shards.plan import Everything, Plan, Predicate, SpaceQuery
 from shards.references import erased_files
 from shards.segment import Segment
 from shards.shard import Shard, search
 from shards.store import Store, open_store
-from shards.types import Budget, Candidates, Detail, LayerStatus
+from shards.types import Array, Budget, Candidates, Detail, LayerStatus
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,9 @@ GENERATIONS_KEPT = 4
 # How long a search waits for the one before it. Most take a few milliseconds in hundreds of short compiled loops: two at once take
 # the interpreter's lock from each other at every one of them, which cost 64 clients half of their answers. Long ones overlap.
 TURN_S = 0.01
+# What is in memory is measured when other shards are open and every so often, but takes no more than this share of the time: hosts
+# are asked every second, and it takes 1 to 4 ms for each GB and 0.1 ms for each reader.
+MEMORY_S, MEMORY_SHARE = 5.0, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class HostRequest:
 
 @dataclass(frozen=True, slots=True)
 class DetailsRequest:
-    """What result rows need of documents: content hash -> spans to show."""
+    """What result rows need of documents: content hash -> spans to show. queries: of derived spaces, whose texts are shown too."""
 
     corpus: str
     generation: int
@@ -58,6 +64,7 @@ class DetailsRequest:
     words: tuple[str, ...] = ()
     excerpt_bytes: int = 320
     where: Predicate = field(default_factory=Everything)
+    queries: tuple[SpaceQuery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +100,13 @@ class Host:
         cache_bytes: int = 20 << 30,
         threads: int = 2,
         models_dir: str | None = None,
+        endpoints: Mapping[str, EndpointSettings] | None = None,
     ):
         self.store = open_store(store_url, **(store_options or {}))
         self.cache = FileCache(Path(cache_dir).expanduser(), cache_bytes)
-        self.resources = Resources(models=Path(models_dir)) if models_dir else Resources()
+        self.resources = Resources(endpoints=endpoints or {})
+        if models_dir:
+            self.resources = replace(self.resources, models=Path(models_dir))
         self._generations: OrderedDict[tuple[str, int], Generation] = OrderedDict()
         self._shards: dict[tuple[str, int, int], Shard] = {}
         self._segments: dict[str, dict[str, Segment]] = {}
@@ -107,6 +117,9 @@ class Host:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
         self._started = time.time()
         self._searches = 0
+        self._memory: dict[str, dict[str, dict[str, int | None]]] = {}
+        self._measured: tuple[tuple[str, int, int], ...] = ()  # the shards that were open then
+        self._measured_at, self._measuring_s = -math.inf, 0.0
         self._erased: set[str] = set()  # notes of erasures that this process has acted on
 
     # --- opening -----------------------------------------------------------------------------------------------------------
@@ -231,14 +244,15 @@ class Host:
             document = found.hashes[row].tobytes()
             matched = found.scores[row] > float("-inf")
             spans = list(zip(found.starts[row][matched].tolist(), found.ends[row][matched].tolist(), strict=True))
-            detail = self._detail(request, document, spans, plan.words, plan.excerpt_bytes, plan.where)
+            detail = self._detail(request, document, spans, plan)
             if detail is not None:
                 details[document] = detail
         return replace(found, details=details)
 
-    def _detail(self, request: Any, document: bytes, spans: Any, words: Any, size: int, where: Predicate) -> Detail | None:
+    def _detail(self, request: HostRequest | DetailsRequest, document: bytes, spans: Any, wanted: Plan | DetailsRequest) -> Detail | None:
         number = self._generation(request.corpus, request.generation).shard_of(document)
-        return self.shard(request.corpus, request.generation, number).detail(document, spans, words, size, where)
+        shard = self.shard(request.corpus, request.generation, number)
+        return shard.detail(document, spans, wanted.words, wanted.excerpt_bytes, wanted.where, wanted.queries)
 
     def details(self, requests: Sequence[DetailsRequest]) -> list[dict[bytes, Detail]]:
         """Entries and excerpts of documents, per request; documents that are not here are left out."""
@@ -247,7 +261,7 @@ class Host:
             found = {}
             with self._in_turn():
                 for document, spans in request.spans.items():
-                    detail = self._detail(request, document, spans, request.words, request.excerpt_bytes, request.where)
+                    detail = self._detail(request, document, spans, request)
                     if detail is not None:
                         found[document] = detail
             answers.append(found)
@@ -277,7 +291,40 @@ class Host:
                 {"corpus": c, "generation": g, "shard": n, "docs": s.n_docs, "entries": s.n_entries}
                 for (c, g, n), s in sorted(self._shards.items())
             ]
-        return {"pid": os.getpid(), "started": self._started, "searches": self._searches, "shards": opened}
+            held = tuple(self._shards)
+        now = time.monotonic()
+        if now - self._measured_at >= max(MEMORY_S if held == self._measured else 0.0, self._measuring_s / MEMORY_SHARE):
+            self._measured, self._measured_at, self._memory = held, now, self.memory()
+            self._measuring_s = time.monotonic() - now
+        state = {"pid": os.getpid(), "started": self._started, "searches": self._searches, "shards": opened}
+        return state | {"memory": self._memory, "rss_bytes": process_bytes()}
+
+    def memory(self) -> dict[str, dict[str, dict[str, int | None]]]:
+        """What is held of each corpus in this process's memory, measured now: by space id, and as "text" and "documents".
+
+        mapped: bytes of its files that are open; resident: of these in memory, None where the system does not tell; private: bytes
+        that readers allocated beside. What several generations share counts once.
+        """
+        with self._lock:
+            segments = {corpus: list(held.values()) for corpus, held in self._segments.items()}
+            views = [(key[0], view) for key, shard in self._shards.items() for view in shard.views]
+        arrays: dict[tuple[str, str], list[Array]] = {}
+        readers: dict[tuple[str, str], list[Any]] = {}
+        for corpus, held in segments.items():
+            for segment in held:
+                for what, parts in segment.opened.items():
+                    arrays.setdefault((corpus, what), []).extend(parts)
+        for corpus, view in views:
+            for space, reader in list(view.readers.items()):
+                readers.setdefault((corpus, space), []).append(reader)
+            own = [view.live_docs, view.live_entries, view.entry_docs, view.doc_prefixes, view.entry_prefixes]
+            readers.setdefault((corpus, "documents"), []).extend(own)
+        found: dict[str, dict[str, dict[str, int | None]]] = {}
+        for corpus, what in sorted(arrays.keys() | readers.keys()):
+            files, private = mapped(arrays.get((corpus, what), ())), private_bytes(readers.get((corpus, what), ()))
+            if files.size or private:
+                found.setdefault(corpus, {})[what] = {"mapped": files.size, "resident": files.resident, "private": private}
+        return found
 
 
 def _first_words(shard: Shard) -> str:

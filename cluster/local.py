@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from cluster.batching import Overloaded, without_return
 from cluster.host import DetailsRequest, DocumentText, Host, HostRequest, Opened, unsearched
 from cluster.protocol import EVERYWHERE, Spans
 from shards.errors import StoreError
-from shards.plan import Plan, Predicate
+from shards.plan import Plan, Predicate, SpaceQuery
 from shards.types import Candidates, Detail
 
 Result = TypeVar("Result")
@@ -52,8 +52,9 @@ class LocalSearcher:
         excerpt_bytes: int = 320,
         where: Predicate = EVERYWHERE,
         budget_s: float = 10.0,
+        queries: Sequence[SpaceQuery] = (),
     ) -> dict[bytes, Detail]:
-        request = DetailsRequest(corpus, generation, tuple(range(n_shards)), dict(spans), words, excerpt_bytes, where)
+        request = DetailsRequest(corpus, generation, tuple(range(n_shards)), dict(spans), words, excerpt_bytes, where, tuple(queries))
         try:
             return (await self._run(lambda _s: self._host.details([request]), budget_s))[0]
         except TimeoutError:
@@ -80,7 +81,7 @@ class LocalSearcher:
         return await self._run(lambda _s: self._host.warm(corpus, generation, range(n_shards)), None)
 
     async def status(self) -> dict[str, Any]:
-        return {"hosts": [{"node": "local", "state": "ready", "reason": "", **self._host.status()}]}
+        return {"hosts": [{"node": "local", "state": "ready", "reason": "", **await asyncio.to_thread(self._host.status)}]}
 
     def close(self) -> None:
         """Waits for the threads."""

@@ -3,11 +3,11 @@
 Every method names the generation it wants and the number of shards that generation has; nothing depends on what was asked before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from cluster.host import DocumentText, Opened
-from shards.plan import Everything, Plan, Predicate
+from shards.plan import Everything, Plan, Predicate, SpaceQuery
 from shards.types import Candidates, Detail
 
 Spans = Mapping[bytes, tuple[tuple[int, int], ...]]  # content hash -> the spans to show, UTF-8 bytes of the rendition
@@ -33,8 +33,12 @@ class Searcher(Protocol):
         excerpt_bytes: int = 320,
         where: Predicate = EVERYWHERE,
         budget_s: float = 10.0,
+        queries: Sequence[SpaceQuery] = (),
     ) -> dict[bytes, Detail]:
-        """Entries and excerpts by content hash; what could not be had in time is left out. Raises only Overloaded."""
+        """Entries and excerpts by content hash; what could not be had in time is left out. Raises only Overloaded.
+
+        queries: of derived spaces, for the texts that they found the documents by.
+        """
 
     async def document(
         self,

@@ -6,7 +6,7 @@ The host on the coordinator's own node is called over a socket (`cluster.sockets
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -25,7 +25,7 @@ from cluster.protocol import EVERYWHERE, Spans
 from cluster.settings import ClusterSettings, HostSettings
 from cluster.sockets import AVAILABLE, METHODS, CallFailed, SocketClient
 from shards.errors import SondageError, StoreError
-from shards.plan import Plan, Predicate
+from shards.plan import Plan, Predicate, SpaceQuery
 from shards.types import Candidates, Detail
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,7 @@ class RaySearcher:
         excerpt_bytes: int = 320,
         where: Predicate = EVERYWHERE,
         budget_s: float = 10.0,
+        queries: Sequence[SpaceQuery] = (),
     ) -> dict[bytes, Detail]:
         routes = self.routes(corpus, n_shards)
         owner = {shard: node for node, shards in routes.items() for shard in shards}
@@ -117,7 +118,7 @@ class RaySearcher:
         self._refuse_if_full(wanted, "details")
 
         async def of_host(node: str, asked: dict[bytes, tuple[tuple[int, int], ...]]) -> dict[bytes, Detail]:
-            request = DetailsRequest(corpus, generation, routes[node], asked, words, excerpt_bytes, where)
+            request = DetailsRequest(corpus, generation, routes[node], asked, words, excerpt_bytes, where, tuple(queries))
             try:
                 return await self._ask(node, "details", request, budget_s)
             except (RayError, CallFailed, TimeoutError, HostAway) as error:

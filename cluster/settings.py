@@ -1,9 +1,12 @@
 """What the cluster lets one set. jobs/settings.py fills it in; nothing below reads files or the environment."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from shards.endpoint_settings import EndpointSettings
 
 
 class HostSettings(BaseModel):
@@ -16,6 +19,7 @@ class HostSettings(BaseModel):
     cache_dir: Path  # on each node; hosts of one machine may share it
     cache_bytes: Annotated[int, Field(ge=0)] = 20 * 2**30
     models_dir: Path | None = None  # on each node; None: ~/.cache/sondage/models
+    endpoints: Mapping[str, EndpointSettings] = {}  # OpenAI-compatible servers, by the name that layer specs give them
     threads: Annotated[int, Field(ge=1)] = 2  # that one call may use
     memory_bytes: Annotated[int, Field(ge=0)] = 2**30  # declared to Ray: heap, not the mapped files, which the kernel may drop
 

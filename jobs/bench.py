@@ -10,6 +10,9 @@ push     documents over HTTP: until durable, until found, how many a second, sea
 paths    a change among a million paths, listing aside: seconds and memory; beside reading and parsing the tree
 filter   filters on metadata, facts and paths over many entries: milliseconds and blocks compared; beside plain Arrow over whole columns
 verdict  how often nonsense is told from the library's own docstrings (--foreign DIR: questions of another collection, too)
+spaces   each similarity space alone on real text: times, recall, moments and bytes, beside faiss or brute force
+context  dense passages read alone and in their documents (late chunking), on --dataset: nDCG@10 and seconds of encoding
+late-recall  late interaction beside dense on --dataset: nDCG@10, and the recall of its own candidates
 histories  random histories of changes, crashes, kills, failures and jobs at once, each checked against an index from scratch
 imports  time to import each package; beside an empty interpreter
 """
@@ -26,13 +29,16 @@ from typing import Any
 if not __package__:
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
+from jobs.bench_context import bench_context
 from jobs.bench_filter import bench_filter
 from jobs.bench_http import SERVERS, bench_http
 from jobs.bench_imports import bench_imports
 from jobs.bench_index import bench_index
+from jobs.bench_late_recall import bench_late_recall
 from jobs.bench_paths import bench_paths
 from jobs.bench_push import bench_push
 from jobs.bench_query import bench_query
+from jobs.bench_spaces import SPACES, bench_spaces, sized
 from jobs.bench_upsert import bench_upsert
 from jobs.bench_verdict import N_NONSENSE, bench_verdict
 from jobs.histories import bench_histories
@@ -48,6 +54,9 @@ BENCHES: dict[str, Callable[[Progress, argparse.Namespace], dict[str, Any]]] = {
     "paths": bench_paths,
     "filter": bench_filter,
     "verdict": bench_verdict,
+    "spaces": bench_spaces,
+    "context": bench_context,
+    "late-recall": bench_late_recall,
     "histories": bench_histories,
     "imports": bench_imports,
 }
@@ -99,6 +108,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--servers", type=servers, default=SERVERS, metavar="NAME,…", help=f"http: of {', '.join(SERVERS)} (default: all)")
     p.add_argument("--nonsense", type=int, default=N_NONSENSE, help="verdict: queries of each kind of nonsense")
     p.add_argument("--foreign", action="append", default=[], type=Path, metavar="DIR", help="verdict: a folder in BEIR layout (repeatable)")
+    p.add_argument("--spaces", type=sized, default=sized(",".join(SPACES)), metavar="NAME[=N],…", help=f"spaces: of {', '.join(SPACES)}")
+    p.add_argument("--dataset", type=Path, metavar="DIR", help="context, late-recall: a judged collection in BEIR layout")
+    p.add_argument("--documents", type=int, default=600, help="context, late-recall: of the collection, judged ones first")
+    p.add_argument("--unit-bytes", type=whole_numbers, default=[250, 500], metavar="N,…", help="context: sizes of passages")
     p.add_argument("--url", help="http: ask this server, which has a corpus, rather than one that is started for it")
     p.add_argument("--corpus", default="stdlib", help="http, with --url: the corpus to ask")
     return p
@@ -107,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command. Returns the exit code: 0 done, 2 error."""
     args = parser().parse_args(argv)
-    names = list(BENCHES) if args.what == "all" else [args.what]
+    names = [name for name in BENCHES if name not in ("context", "late-recall") or args.dataset] if args.what == "all" else [args.what]
     before = machine()
     try:
         figures = {name: BENCHES[name](Progress(), args) for name in names}

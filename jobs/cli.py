@@ -4,9 +4,11 @@ Only typer is imported at once: everything else when a command needs it, so that
 """
 
 import json
+import re
 import sys
 import traceback
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
@@ -46,6 +48,7 @@ class Asked(Protocol):
     def document(
         self, hash: str, corpus: str, start: int | None, end: int | None, generation: int | None
     ) -> "DocumentAnswer": ...
+    def media(self, hash: str, corpus: str, generation: int | None) -> bytes: ...
     def put_many(self, items: "Iterable[Any]", *, corpus: str, wait: bool, create: bool, layers: list[str] | None) -> "BulkAnswer": ...
     def close(self) -> None: ...
 
@@ -67,11 +70,16 @@ def search(
     path: Annotated[list[str] | None, typer.Option("--path", "-p", help="Glob that paths must match, !GLOB: must not.")] = None,
     where: Annotated[str | None, typer.Option("--where", help='Metadata filter, e.g. {"size_bytes": {"<": 10000}}.')] = None,
     k: Annotated[int, typer.Option("-k", help="Hits wanted.")] = 10,
-    budget_ms: Annotated[int, typer.Option("--budget-ms", help="Time for the whole answer.")] = 2_000,
+    budget_ms: Annotated[int | None, typer.Option("--budget-ms", help="Time for the whole answer (2,000; 30,000 with --rerank).")] = None,
     regex: Annotated[str | None, typer.Option("--regex", "-e", help="Regular expression (RE2) that lines must match.")] = None,
     glob: Annotated[str | None, typer.Option("--glob", "-g", help="Glob to look paths up by.")] = None,
+    image: Annotated[str | None, typer.Option("--image", help="Image to look for: a file, or the content hash of one there.")] = None,
     cursor: Annotated[str | None, typer.Option("--cursor", help="The next page, as the last one said.")] = None,
     generation: Annotated[int | None, typer.Option("--generation", help="Search this kept generation instead of the newest.")] = None,
+    rerank: Annotated[str | None, typer.Option("--rerank", help="Cross-encoder that reorders the best hits, or the judge's model.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", help="Hits that it reads (20).")] = None,
+    judge: Annotated[str | None, typer.Option("--judge", help="Endpoint whose model grades instead (default, or another's name).")] = None,
+    no_rerank: Annotated[bool, typer.Option("--no-rerank", help="Leave out what the server does by itself (SONDAGE_RERANK).")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show what each layer was asked, weighed and took.")] = False,
     as_json: AsJson = False,
     color: Colors = Color.auto,
@@ -80,20 +88,22 @@ def search(
     asked = ask(url, store)
     try:
         state: dict[str, Any] = {}
-        if corpus is None or regex is not None or glob is not None or not as_json:
+        if corpus is None or regex is not None or glob is not None or image is not None or not as_json:
             state = asked.status()
         corpus = corpus or only_corpus(state)
         request = request_of(
             corpus=corpus,
             query=query,
-            forms=forms(state.get("corpora", {}).get(corpus, {}), regex, glob),
+            forms=forms(state.get("corpora", {}).get(corpus, {}), regex, glob, image),
             layers=layer or "auto",
             paths=path or [],
             where=decoded(where),
             k=k,
-            budget_ms=budget_ms,
+            # A model may have to be loaded first, and nobody who asks for it at a desk wants to be told so.
+            budget_ms=budget_ms if budget_ms is not None else 2_000 if rerank is None else 30_000,
             cursor=cursor,
             generation=generation,
+            rerank=last_stage(rerank, judge, depth, no_rerank),
             explain=explain,
         )
         found = asked.search(request)
@@ -134,11 +144,15 @@ def document(
     start: Annotated[int | None, typer.Option(help="First byte.")] = None,
     end: Annotated[int | None, typer.Option(help="Byte after the last.")] = None,
     generation: Annotated[int | None, typer.Option("--generation", help="Of this kept generation; none: the newest.")] = None,
+    media: Annotated[bool, typer.Option("--media", help="Print the image or PDF file that it was made from, as it is kept.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a document's text by its content hash, or a piece of it."""
     asked = ask(url, store)
     try:
+        if media:
+            sys.stdout.buffer.write(asked.media(hash, corpus or only_corpus(asked.status()), generation))
+            return
         found = asked.document(hash, corpus or only_corpus(asked.status()), start, end, generation)
     finally:
         asked.close()
@@ -229,7 +243,7 @@ def serve(
     keys = read_keys(Path(api_key_file)) if api_key_file else None
     settings = Settings.load(store=store, host=host, port=port, api_keys=keys)
     front = settings.front_settings()
-    application = create_app(local_coordinator(settings.host_settings(), front.poll_s), front.keys, pushing=local_pushes)
+    application = create_app(local_coordinator(settings.host_settings(), front.poll_s, front.rerank), front.keys, pushing=local_pushes)
     try:
         family = socket.AF_INET6 if ":" in front.host else socket.AF_INET
         listener = socket.create_server((front.host, front.port), family=family)
@@ -315,7 +329,15 @@ def content_of(name: str) -> bytes:
 def _engine(settings: "Settings") -> Asked:
     import sondage
 
-    return sondage.Engine(settings.store_url(), settings.store_options(), settings.cache, settings.cache_bytes, settings.threads)
+    return sondage.Engine(
+        settings.store_url(),
+        settings.store_options(),
+        settings.cache,
+        settings.cache_bytes,
+        settings.threads,
+        settings.endpoint_settings(),
+        settings.last_stage(),
+    )
 
 
 def only_corpus(state: dict[str, Any]) -> str:
@@ -332,7 +354,7 @@ def only_corpus(state: dict[str, Any]) -> str:
     raise BadQuery(f"There is no corpus in {state.get('store', 'the store')} yet. Build one with `sondage index`.")
 
 
-def forms(corpus: dict[str, Any], regex: str | None, glob: str | None) -> dict[str, dict[str, Any]]:
+def forms(corpus: dict[str, Any], regex: str | None, glob: str | None, image: str | None = None) -> dict[str, dict[str, Any]]:
     """The own forms of the spaces that take them, under the names that these spaces have in the corpus."""
     spaces = {layer["layer"]: layer["name"] for layer in reversed(corpus.get("layers", []))}
     stated: dict[str, dict[str, Any]] = {}
@@ -340,7 +362,29 @@ def forms(corpus: dict[str, Any], regex: str | None, glob: str | None) -> dict[s
         stated[spaces.get("text", "text")] = {"pattern": regex, "regex": True}
     if glob is not None:
         stated[spaces.get("names", "names")] = {"glob": glob}
+    if image is not None:
+        stated[spaces.get("image", "image")] = {"image": image if re.fullmatch(r"[0-9a-f]{40}", image) else image_of(image)}
     return stated
+
+
+def image_of(path: str) -> str:
+    """An image file as a question: base64, reduced where it would not fit. Raises BadQuery."""
+    from base64 import b64encode
+
+    from shards.images import for_a_question
+
+    try:
+        return b64encode(for_a_question(Path(path).read_bytes())).decode()
+    except (OSError, ValueError) as error:
+        raise BadQuery(f"--image {path}: {error}.", at="image") from None
+
+
+def last_stage(model: str | None, endpoint: str | None, depth: int | None, none: bool) -> dict[str, Any] | bool | None:
+    """The request's `rerank`. Raises BadQuery."""
+    stated = {name: value for name, value in (("model", model), ("endpoint", endpoint), ("depth", depth)) if value is not None}
+    if stated and (none or model is None):
+        raise BadQuery("--depth and --judge belong to --rerank MODEL, and --no-rerank to neither.")
+    return False if none else stated or None
 
 
 def request_of(**fields: Any) -> "SearchRequest":

@@ -261,10 +261,9 @@ def _indexed(
         return args.store, args.corpus or _corpus_name(args.dataset)
     from jobs import index
     from shards.layers import create
-    from shards.layers.contract import Resources
 
     for spec in (*specs, *(spec for *_, spec in sweeps)):
-        create(spec, Resources(models=settings.models_dir()))  # a wrong dial is told now, not after minutes of indexing
+        create(spec, settings.resources())  # a wrong dial is told now, not after minutes of indexing
     documents = datasets.find(args.dataset, "corpus.jsonl")
     corpus, content = args.corpus or _corpus_name(args.dataset), datasets.digest(documents)
     folder = settings.cache.expanduser().absolute() / "evaluation" / content
@@ -302,7 +301,14 @@ def _open(args: argparse.Namespace, settings: Settings, store: str | None) -> As
     if args.http:
         return sondage.connect(args.http, settings.api_key.get_secret_value() if settings.api_key else None)
     settings = settings.model_copy(update={"store": store or settings.store})
-    return sondage.Engine(settings.store_url(), settings.store_options(), settings.cache, settings.cache_bytes, settings.threads)
+    return sondage.Engine(
+        settings.store_url(),
+        settings.store_options(),
+        settings.cache,
+        settings.cache_bytes,
+        settings.threads,
+        settings.endpoint_settings(),
+    )
 
 
 def _corpus(asked: Asked, corpus: str, text: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a file: the project's root is where the packages are
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
+from jobs.auto_layers import AUTO, Choice, Holding, Machine, choose, missing_on, told
 from jobs.deploy import connect
 from jobs.progress import Progress, amount
 from jobs.settings import Settings
@@ -24,10 +25,10 @@ from shards.errors import BadSpec, SondageError
 from shards.layers import REGISTRY, SpaceSpec
 
 if TYPE_CHECKING:
+    from shards.listing import Listing
     from shards.update import Outcome
 
 IN_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the driver of a submitted job
-DEFAULT_LAYERS = "names,text,bm25,static"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--source", required=True, help="folder or fsspec URL: /path, s3://bucket/prefix, zip:///path/x.zip, …")
     p.add_argument("--source-name", default="main", help="a corpus may have several sources; a run touches only its own")
     p.add_argument("--store", help="where the index lies: folder or fsspec URL (default: SONDAGE_STORE)")
-    p.add_argument("--layers", help=f"comma-separated layer specs (default for a new corpus: {DEFAULT_LAYERS})")
+    p.add_argument("--layers", help="comma-separated layer specs; auto (of a new corpus the default): by what it holds and what is here")
     p.add_argument("--layer", action="append", default=[], metavar="SPEC", help="one more layer spec; may hold commas")
     p.add_argument("--shards", type=int, help="number of shards (default: as it is, 1 for a new corpus)")
     p.add_argument("--include", action="append", default=[], metavar="GLOB", help="index only paths that match (repeatable)")
@@ -90,8 +91,6 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
     from serve.calibrate import Calibrator
     from shards.cache import FileCache
     from shards.corpus import Source
-    from shards.layers.contract import Resources
-    from shards.manifest import latest_generation
     from shards.rows import RowRule
     from shards.store import open_store
     from shards.update import Options, Updater
@@ -99,17 +98,25 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
     store = open_store(settings.store_url(), **settings.store_options())
     cache_dir = settings.host_settings().cache_dir
     cache = FileCache(cache_dir, settings.cache_bytes)
-    resources = Resources(models=settings.models_dir())
+    resources = settings.resources()
     texts = list(args.layer) + [t for t in (args.layers or "").split(",") if t]
-    if not texts and latest_generation(store, args.corpus) is None:
-        texts = DEFAULT_LAYERS.split(",")
+    specs = tuple(SpaceSpec.parse(t) for t in texts if t != AUTO)
+    choices: list[Choice] = []
+
+    def by_what_there_is(listing: "Listing") -> list[SpaceSpec]:
+        holding = Holding.of(listing.files, args.max_file_bytes)
+        machine = of_cluster(settings.namespace) if on_ray else Machine.this(cores())
+        choices[:] = choose(holding, machine, missing_on(resources), [spec.name for spec in specs])
+        return [SpaceSpec(choice.layer, choice.layer) for choice in choices if choice.chosen]
+
     source_options = _options(args.source_option)
     if "s3://" in args.source:
         source_options = _s3_storage_options(settings.s3_options()) | source_options
     options = Options(
         corpus=args.corpus,
         source=Source(args.source_name, args.source, tuple(args.include), tuple(args.exclude), source_options),
-        specs=tuple(SpaceSpec.parse(t) for t in texts),
+        specs=specs,
+        choose=by_what_there_is if AUTO in texts or not texts else None,
         n_shards=args.shards,
         max_file_bytes=args.max_file_bytes,
         allow_shrink=args.allow_shrink,
@@ -123,12 +130,22 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
         )
         if on_ray:
             connect(None, settings.namespace)
-        return RayPool(worker, cores()) if on_ray else LocalPool(worker, cores())
+        return (RayPool if on_ray else LocalPool)(worker, cores(), progress)
 
     begun = time.monotonic()
     outcome = Updater(store, cache, resources, executor, Calibrator(cores(), progress), progress).run(options)
+    outcome.notes += told(choices) or (["the corpus keeps its layers; name others to add them"] if AUTO in texts else [])
     outcome.seconds["total"] = time.monotonic() - begun
     return outcome
+
+
+def of_cluster(namespace: str) -> Machine:
+    """What all nodes of the running Ray cluster have together."""
+    import ray
+
+    connect(None, namespace)
+    there = ray.cluster_resources()
+    return Machine(max(1, int(there.get("CPU", 1))), int(there.get("GPU", 0)))
 
 
 def summary(outcome: "Outcome", corpus: str) -> str:
@@ -153,6 +170,7 @@ def summary(outcome: "Outcome", corpus: str) -> str:
         )
         lines.append(f"  documents added {outcome.documents_added:,}, removed {outcome.documents_removed:,}")
         lines.append(f"  encoded: {encoded}; reused: {reused}")
+        lines += [f"  {name} asked its endpoint: {usage}" for name, usage in sorted(outcome.spent.items())]
         if outcome.merged:
             lines.append(f"  merges of segments: {outcome.merged:,}, each a generation of its own")
     if outcome.skipped:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.progress import amount
-from serve.schema import Coverage, EntryOut, ExcerptOut, Hit, SearchAnswer
+from serve.schema import Coverage, EntryOut, ExcerptOut, Hit, RerankInfo, SearchAnswer
 
 MAX_EXCERPT_LINES = 6
 MAX_PLACES = 3  # further paths of the same content that are shown
@@ -78,6 +78,8 @@ def answer(out: Console, found: SearchAnswer, places: Places, explain: bool = Fa
     count = f"{len(found.hits)} hit{'s' if len(found.hits) != 1 else ''}"
     verdict = (found.verdict, VERDICT_STYLE[found.verdict])
     out.print(Text.assemble(verdict, f": {found.verdict_reason}", (f"  ({count}; {tail})", "dim")))
+    if found.rerank is not None:
+        out.print(Text(last_stage(found.rerank), "dim" if found.rerank.state == "done" else "yellow"))
     if found.cursor and found.hits:
         out.print(Text(f"more: --cursor {found.cursor}", "dim"))
     if explain:
@@ -89,10 +91,19 @@ def answer(out: Console, found: SearchAnswer, places: Places, explain: bool = Fa
             out.print(Text("not fully searched: no layer was asked", "yellow"))
 
 
+def last_stage(info: RerankInfo) -> str:
+    """What became of reranking: "reranked by MODEL: 20 hits, 412 ms", or why the order is that of the evidence."""
+    if info.state == "done":
+        return f"reranked by {info.model}: {info.n} hits, {info.ms:.0f} ms" + (f" ({info.reason})" if info.reason else "")
+    return f"reranking by {info.model} {info.state}, {info.n} hits scored: {info.reason}"
+
+
 def _hit(out: Console, hit: Hit, places: Places, explain: bool) -> None:
     shown = [places.path(entry) for entry in hit.entries[: 1 + MAX_PLACES]] or [hit.hash]
     head = Text.assemble((shown[0], "magenta"), ":", (str(hit.line), "green"), ":  ", (evalue(hit.evalue), "bold"))
     signals = [_signal(signal, explain) for signal in hit.signals]
+    if hit.rerank is not None:
+        signals.append(f"reranker {hit.rerank.score:.4g}")
     if signals:
         head.append("  [" + ", ".join(signals) + "]", "cyan")
     out.print(head)
@@ -104,7 +115,26 @@ def _hit(out: Console, hit: Hit, places: Places, explain: bool) -> None:
     if hit.excerpt is not None:
         for number, line in excerpt_lines(hit.excerpt, hit.line):
             out.print(Text.assemble((f"{number:>6} ", "dim"), line))
+    for text in generated(hit):
+        out.print(Text(f"    {text}", "italic dim"))
     out.print()
+
+
+def generated(hit: Hit) -> list[str]:
+    """What derived spaces found a hit by, marked so that nobody takes it for the source's words."""
+    lines = [
+        f"generated {g.kind} ({g.generator}, about bytes {g.start}-{g.end}): {visible(g.text)}"
+        for signal in hit.signals
+        if (g := signal.generated) is not None
+    ]
+    if hit.constellation == "derived":
+        lines.append("hypothesis: only generated texts point here, the source itself was not found by this query")
+    return lines
+
+
+def visible(text: str) -> str:
+    """Without control characters: a document's must not drive the terminal (escape sequences in the content could)."""
+    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "�" for c in text)
 
 
 def _signal(signal: Any, explain: bool) -> str:
@@ -118,9 +148,7 @@ def _signal(signal: Any, explain: bool) -> str:
 
 def excerpt_lines(excerpt: ExcerptOut, line: int, n_lines: int = MAX_EXCERPT_LINES) -> list[tuple[int, Text]]:
     """At most n_lines numbered lines of an excerpt around line number `line`, marks in bold, blank ends left out."""
-    # Control characters of a document must not drive the terminal (escape sequences in the content could).
-    visible = "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "�" for c in excerpt.text)
-    styled = Text(visible)
+    styled = Text(visible(excerpt.text))
     for start, end in excerpt.marks:
         styled.stylize("bold red", start, end)
     lines = list(enumerate(styled.split("\n", allow_blank=True), excerpt.first_line))
@@ -176,21 +204,49 @@ def status(out: Console, state: Mapping[str, Any]) -> None:
             out.print(Text(f"  source {source}: {ref.get('url', '?')}", "dim"))
             for line in last_run(ref.get("last_run") or {}):
                 out.print(Text(f"    {line}", "dim"))
-        table = _table("layer", "units", "size", "granularity", "origin", "query", "cost")
+        if memory := corpus.get("memory"):
+            out.print(Text("  in memory: " + ", ".join(f"{what} {in_memory(held)}" for what, held in memory.items()), "dim"))
+        table = _table("layer", "units", "size", "in memory", "granularity", "origin", "query", "cost")
         for layer in corpus["layers"]:
             kind = layer["name"] if layer["name"] == layer["layer"] else f"{layer['name']} ({layer['layer']})"
             size = amount(layer["bytes"], "bytes") + (f" ({layer['of_text']:.2g} x text)" if "of_text" in layer else "")
-            row = [kind, f"{layer['units']:,}", size, layer["granularity"], layer["origin"], layer["query_format"], layer["cost"]]
+            facts = [layer[name] for name in ("granularity", "origin", "query_format", "cost")]
+            row = [kind, f"{layer['units']:,}", size, in_memory(layer), *facts]
             table.add_row(*map(escape, row))
         out.print(table)
+        for layer in corpus["layers"]:
+            if facts := layer.get("facts"):
+                out.print(Text(f"  {layer['name']}: " + ", ".join(map(fact, facts.items())), "dim"))
     hosts = _table("host", "state", "searches", "shards open", "reason")
     for host in state.get("hosts", []):
         row = [host["node"][:12], host["state"], f"{host.get('searches', 0):,}", f"{len(host.get('shards', []))}", host["reason"]]
         hosts.add_row(*map(escape, row))
     out.print()
     out.print(hosts)
+    for model in state.get("rerankers", []):
+        out.print(Text(reranker(model), "dim"))
     for what, reason in state.get("problems", {}).items():
         out.print(Text(f"problem: {what}: {reason}", "yellow"))
+
+
+def fact(item: tuple[str, Any]) -> str:
+    """One of the facts that a layer states: "tokens_in 3,400"."""
+    name, value = item
+    return f"{name} {value:,}" if isinstance(value, int | float) else f"{name} {value}"
+
+
+def in_memory(held: Mapping[str, int | None]) -> str:
+    """What hosts hold: resident pages of mapped files, and what was allocated beside; "?" where a system does not tell."""
+    resident, private = held.get("resident_bytes"), held.get("private_bytes")
+    pages = "?" if resident is None else amount(resident, "bytes")
+    return pages + (f" + {amount(private, 'bytes')}" if private else "")
+
+
+def reranker(model: Mapping[str, Any]) -> str:
+    """A model of the last stage, and what an endpoint's has been asked for."""
+    at = f" of endpoint {model['endpoint']}" if model["endpoint"] else ""
+    usage = ", ".join(map(fact, ((name, n) for name, n in (model["usage"] or {}).items() if n)))
+    return f"reranker {model['model']}{at}: {'ready' if model['ready'] else 'not ready'}" + (f", {usage}" if usage else "")
 
 
 def debt(shards: Iterable[Mapping[str, int]]) -> str:
@@ -227,7 +283,7 @@ def last_run(run: Mapping[str, Any]) -> list[str]:
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    numbers = ("units", "size", "matched", "of units", "weight", "ms", "searches", "shards open")
+    numbers = ("units", "size", "in memory", "matched", "of units", "weight", "ms", "searches", "shards open")
     for column in columns:
         table.add_column(column, overflow="fold", justify="right" if column in numbers else "left")
     return table

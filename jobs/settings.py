@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
 from shards.errors import BadSpec
 
 if TYPE_CHECKING:
     from cluster.settings import HostSettings
+    from serve.schema import Rerank
     from serve.settings import FrontSettings, ServiceSettings
+    from shards.endpoint_settings import EndpointSettings
+    from shards.layers.contract import Resources
 
 # Field -> environment variables, the first that is set and not empty counts. Those of AWS are read because everything else on a
 # machine that talks to S3 reads them too.
@@ -31,6 +34,12 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "cache_bytes": ("SONDAGE_CACHE_BYTES",),
     "models": ("SONDAGE_MODELS",),
     "threads": ("SONDAGE_THREADS",),
+    "endpoint_url": ("SONDAGE_ENDPOINT_URL",),
+    "endpoint_key": ("SONDAGE_ENDPOINT_KEY",),
+    "endpoints": ("SONDAGE_ENDPOINTS",),
+    "rerank": ("SONDAGE_RERANK",),
+    "rerank_endpoint": ("SONDAGE_RERANK_ENDPOINT",),
+    "rerank_depth": ("SONDAGE_RERANK_DEPTH",),
     "s3_endpoint": ("SONDAGE_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "s3_key": ("AWS_ACCESS_KEY_ID",),
     "s3_secret": ("AWS_SECRET_ACCESS_KEY",),
@@ -52,14 +61,20 @@ class Settings(BaseModel):
         tuple[SecretStr, ...], Field(description="accepted by a server, separated by commas; none: no key is asked for")
     ] = ()
     host: Annotated[str, Field(description="address a server listens on; loopback: an index is its owner's")] = "127.0.0.1"
-    port: Annotated[
-        int, Field(ge=0, le=65_535, description="TCP port a server listens on, 0 for any; no well-known service has 8765")
-    ] = 8_765
+    port: Annotated[int, Field(ge=0, le=65_535, description="TCP port a server listens on, 0 for any; no well-known service has 8765")] = (
+        8_765
+    )
     namespace: Annotated[str, Field(description="Ray namespace of the hosts: one per deployment on a cluster")] = "sondage"
     cache: Annotated[Path, Field(description="folder for downloads and models, per user and machine")] = Path("~/.cache/sondage")
     cache_bytes: Annotated[int, Field(ge=0, description="limit of downloaded index files; 20 GiB fit on any laptop")] = 20 * 2**30
     models: Annotated[Path | None, Field(description="folder for models; none: CACHE/models")] = None
     threads: Annotated[int, Field(ge=1, description="searches at once per process; the kernels share the memory bus")] = 2
+    endpoint_url: Annotated[str | None, Field(description="base URL of the OpenAI-compatible endpoint `default`; none: no endpoint")] = None
+    endpoint_key: Annotated[SecretStr | None, Field(description="sent to that endpoint alone; none: it asks for no key")] = None
+    endpoints: Annotated[Path | None, Field(description="YAML or JSON file of further endpoints by name, with url, key, prices")] = None
+    rerank: Annotated[str | None, Field(description="model that orders the best hits of every search anew; none: where asked for")] = None
+    rerank_endpoint: Annotated[str | None, Field(description="endpoint whose model that is; none: it is a cross-encoder")] = None
+    rerank_depth: Annotated[int, Field(ge=1, le=200, description="hits that it reads; 20 take MiniLM's size a second or two")] = 20
     s3_endpoint: Annotated[str | None, Field(description="URL of an S3-compatible server; none: AWS")] = None
     s3_key: Annotated[str | None, Field(description="none: profile, container or instance role, as boto finds them")] = None
     s3_secret: SecretStr | None = None
@@ -117,6 +132,24 @@ class Settings(BaseModel):
         """The folder of models, absolute."""
         return (self.models or self.cache / "models").expanduser().absolute()
 
+    def endpoint_settings(self) -> "dict[str, EndpointSettings]":
+        """The endpoints that layers and judges may ask, by name. Raises BadSpec."""
+        from shards.endpoint_settings import DEFAULT, EndpointSettings
+
+        found = read_endpoints(self.endpoints) if self.endpoints else {}
+        if self.endpoint_url:
+            prices = found[DEFAULT].prices if DEFAULT in found else {}
+            found[DEFAULT] = EndpointSettings(self.endpoint_url, self.endpoint_key.get_secret_value() if self.endpoint_key else "", prices)
+        elif self.endpoint_key and DEFAULT not in found:
+            raise BadSpec("SONDAGE_ENDPOINT_KEY is set, but not the URL it is for. Set SONDAGE_ENDPOINT_URL, e.g. https://host/v1.")
+        return found
+
+    def resources(self) -> "Resources":
+        """What layers may use of this machine."""
+        from shards.layers.contract import Resources
+
+        return Resources(models=self.models_dir(), endpoints=self.endpoint_settings())
+
     def host_settings(self) -> "HostSettings":
         """What the hosts are started with. Raises BadSpec when no store is named."""
         from cluster.settings import HostSettings
@@ -127,15 +160,26 @@ class Settings(BaseModel):
             cache_dir=self.cache.expanduser().absolute() / "files",
             cache_bytes=self.cache_bytes,
             models_dir=self.models_dir(),
+            endpoints=self.endpoint_settings(),
             threads=self.threads,
         )
+
+    def last_stage(self) -> "Rerank | None":
+        """What reorders the hits of searches that do not say. Raises BadSpec."""
+        from serve.schema import Rerank
+
+        if self.rerank is None:
+            if self.rerank_endpoint is not None:
+                raise BadSpec("SONDAGE_RERANK_ENDPOINT is set, but not which of its models judges. Set SONDAGE_RERANK.")
+            return None
+        return Rerank(model=self.rerank, endpoint=self.rerank_endpoint, depth=self.rerank_depth)
 
     def front_settings(self) -> "FrontSettings":
         """Where a server listens. Raises BadSpec for other than loopback without a key."""
         from serve.settings import FrontSettings
 
         try:
-            return FrontSettings(host=self.host, port=self.port, api_keys=self.api_keys)
+            return FrontSettings(host=self.host, port=self.port, api_keys=self.api_keys, rerank=self.last_stage())
         except ValidationError as error:
             raise BadSpec(error.errors()[0]["msg"].removeprefix("Value error, ") + ".") from None
 
@@ -146,6 +190,50 @@ class Settings(BaseModel):
 
         cluster = ClusterSettings(namespace=self.namespace)
         return ServiceSettings(host=self.host_settings(), cluster=cluster, front=self.front_settings())
+
+
+class EndpointInFile(BaseModel):
+    """One endpoint in the file of endpoints. prices: model -> [of a million tokens read, of a million written]."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    key: SecretStr = SecretStr("")
+    prices: dict[str, tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]]] = {}
+    concurrency: Annotated[int, Field(ge=1, description="requests under way at once; most servers take so many of one client")] = 8
+    timeout_s: Annotated[float, Field(gt=0, description="for one attempt; a slow model on a laptop takes a minute")] = 120.0
+
+
+_EndpointFile = TypeAdapter(dict[str, EndpointInFile])
+
+
+def read_endpoints(path: Path) -> "dict[str, EndpointSettings]":
+    """Endpoints from a YAML (or JSON) file: name -> url, key, prices. Raises BadSpec, which shows no value of the file."""
+    import yaml
+
+    from shards.endpoint_settings import EndpointSettings, Price
+
+    try:
+        body = yaml.safe_load(path.expanduser().read_text("utf-8"))
+        if not isinstance(body, dict):
+            raise BadSpec(f"The file of endpoints {path} is no mapping. Write `name:`, and below it url, key and prices.")
+        read = _EndpointFile.validate_python(body)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSpec(f"The file of endpoints {path} cannot be read: {error}.") from None
+    except yaml.MarkedYAMLError as error:  # its text would quote the line, which may hold the key
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise BadSpec(f"The file of endpoints {path} is no YAML from line {line} on: {error.problem}.") from None
+    except yaml.YAMLError:
+        raise BadSpec(f"The file of endpoints {path} is no YAML: it holds characters that are not allowed there.") from None
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False))
+        raise BadSpec(f"The file of endpoints {path}: {problems}. Each has url, and may have key and prices.") from None
+    return {
+        name: EndpointSettings(
+            e.url, e.key.get_secret_value(), {m: Price(*price) for m, price in e.prices.items()}, e.concurrency, e.timeout_s
+        )
+        for name, e in read.items()
+    }
 
 
 def read_keys(path: Path) -> tuple[SecretStr, ...]:

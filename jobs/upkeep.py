@@ -247,12 +247,11 @@ def _tools(settings: "Settings", store: "AnyStore", corpus: str) -> "Tools":
     from serve.calibrate import Calibrator
     from shards.cache import FileCache
     from shards.corpus import Source
-    from shards.layers.contract import Resources
     from shards.repair import Tools
     from shards.rewriting import holding
 
     cache = FileCache(settings.host_settings().cache_dir, settings.cache_bytes)
-    resources = Resources(models=settings.models_dir())
+    resources = settings.resources()
 
     def workers(inside: "AnyStore", specs: Any) -> Any:
         folder = settings.host_settings().cache_dir

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from serve.constellations import constellations
 from serve.evidence import Fused
 from serve.highlight import Highlighter, Pattern, query_words
-from serve.schema import EntryOut, ExcerptOut, Hit, LayerInfo, SearchRequest, Signal
+from serve.schema import EntryOut, ExcerptOut, Generated, Hit, LayerInfo, SearchRequest, Signal
 from shards.generation import Generation
 from shards.plan import SpaceQuery
 from shards.shard import Space
-from shards.types import Candidates, Detail
+from shards.types import Candidates, Derived, Detail
 
 MAX_ENTRIES = 10  # places shown per hit; `n_entries` tells how many there are
 SHOWN_SURPRISE = 1.0  # nats; a space that scored a hit but found it no more surprising than this is left out of its signals
@@ -68,6 +69,7 @@ def describe(space: Space, generation: Generation, size_bytes: int) -> dict[str,
         "granularity": layer.granularity,
         "query_format": layer.query_format,
         "cost": layer.cost,
+        "facts": dict(layer.facts(generation.statistics(space.name))),
         "units": int(generation.statistics(space.name).n_units),
         "bytes": size_bytes,
         "of_text": round(size_bytes / max(generation.root.text_bytes, 1), 4),
@@ -111,12 +113,14 @@ def hits_out(
     evidence, log_evalues = fused.fused[rows].tolist(), fused.log_evalues[rows].tolist()
     per_space = [c[rows].tolist() for c in (fused.scores, fused.surprises, fused.signal_log_evalues, fused.z, found.starts, found.ends)]
     names, weights = [query.space for query in queries], fused.weights.tolist()
+    seen_by = constellations(fused.surprises[rows], fused.weights, fused.derived)
     hits = []
     for i, row in enumerate(page):
         key = found.hashes[row].tobytes()
         if (detail := details.get(key)) is None:
             continue
         scores, surprises, log_signals, z, starts, ends = (column[i] for column in per_space)
+        texts = {derived.space: _generated(derived) for derived in detail.derived}
         signals = [
             Signal(
                 layer=names[s],
@@ -127,6 +131,7 @@ def hits_out(
                 end=ends[s],
                 z=z[s] if explain and math.isfinite(z[s]) else None,
                 weight=weights[s] if explain else None,
+                generated=texts.get(names[s]),
             )
             for s in loudest[i]
             if math.isfinite(scores[s]) and (surprises[s] >= SHOWN_SURPRISE or explain or len(queries) == 1)
@@ -144,9 +149,14 @@ def hits_out(
                 n_entries=len(detail.entries),
                 excerpt=excerpt,
                 signals=signals,
+                constellation=seen_by[i],
             )
         )
     return hits
+
+
+def _generated(derived: Derived) -> Generated:
+    return Generated(text=derived.text, kind=derived.kind, generator=derived.generator, start=derived.start, end=derived.end)
 
 
 def _excerpt_out(detail: Detail, span: tuple[int, int], highlighter: Highlighter | None) -> tuple[ExcerptOut | None, int]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 from fastapi import FastAPI
 from ray import serve as ray_serve
@@ -56,10 +57,12 @@ class Service:
         """A running coordinator; the hosts outlive it."""
         host = self.settings.host
         store = open_store(host.store_url, **host.store_options)
-        resources = Resources(models=host.models_dir) if host.models_dir else Resources()
+        resources = Resources(endpoints=host.endpoints)
+        if host.models_dir:
+            resources = replace(resources, models=host.models_dir)
         async with RaySearcher(self.settings.cluster, host) as searcher:
             cache = FileCache(host.cache_dir.expanduser(), host.cache_bytes)
-            coordinator = Coordinator(store, searcher, resources, cache, self.settings.front.poll_s)
+            coordinator = Coordinator(store, searcher, resources, cache, self.settings.front.poll_s, self.settings.front.rerank)
             await coordinator.start()
             try:
                 # Serve sends queries here, and ends the replica before this one, when this is done. Not for ever: while the

@@ -49,16 +49,22 @@ logger = logging.getLogger(__name__)
 EVERYTHING = Everything()
 N_CLOZE = 2 * N_PROBES  # that weights of spaces are learnt from: 128 left them too much to chance
 WORTH_THREADS = 100 << 20  # bytes of text
+MIN_PROBES = 8  # sentences; where there are fewer a space of images is probed with its own images
 N_EXAMPLES = 3 * N_PROBES // 2  # sentences that tell what is answered; 256 make the verdict no better
+# What a derived space counts that no cloze probe could try: less than the spaces whose texts it is made of, which it mostly repeats.
+UNTRIED = 0.5
 MIN_SENSE = 4  # words; fewer make sense in any order
 
 
 def sample(shards: list[Shard], where: Predicate = EVERYTHING, n: int = N_OFFERED) -> list[tuple[bytes, bytes]]:
-    """The first `n` documents in scope in the order of `rank_hashes`, with their renditions; the same for any sharding."""
+    """The first `n` documents in scope that have any text, in the order of `rank_hashes`, with their renditions; the same for any
+    sharding."""
     offers: list[tuple[Array, Shard]] = []
     for shard in shards:
         for view, allowed in zip(shard.views, shard.documents_in(where), strict=True):
-            hashes = view.segment.documents.hashes[allowed]
+            documents = view.segment.documents
+            # An image without words would take the place of a text that has some.
+            hashes = documents.hashes[allowed & (documents.ends > documents.starts)]
             offers.append((hashes[rank_hashes(hashes)[:n]], shard))
     if not offers:
         return []
@@ -90,9 +96,9 @@ class Calibrator:
         shards = [generation.shard(ref.shard) for ref in generation.root.shards]
         for name, reason in (item for shard in shards for item in shard.unopened.items()):
             raise StoreError(f"Layer {name!r} cannot be calibrated: {reason}")
-        documents = sample(shards)
-        if not documents:
+        if not generation.root.n_docs:
             return None
+        documents = sample(shards)
         with ThreadPoolExecutor(1) as aside:  # counting words takes no part of the interpreter's lock from the scans
             counted = aside.submit(WordOrder.fit, _texts(shards)) if len(documents) >= MIN_EXAMPLES else None
             return self._fit(generation, shards, documents, counted).to_bytes()
@@ -110,8 +116,9 @@ class Calibrator:
         for name, space in sorted(generation.spaces.items()):
             if space.layer.null != "moments":
                 continue
-            # A space that was built for some paths only is probed with sentences of these: others are strangers to it.
-            own = choose_probes(sample(shards, Or(tuple(map(Glob, space.scope))))) if space.scope else probes
+            # A space that was built for some paths only is probed with sentences of these: others are strangers to it. Not so one that
+            # looks at images: it is asked in the words of texts, which never were its units, so any of the corpus will do.
+            own = choose_probes(sample(shards, Or(tuple(map(Glob, space.scope))))) if space.scope and not space.layer.media else probes
             fitted = self._space(generation, shards, space, own)
             if fitted is not None:
                 spaces[name] = fitted
@@ -119,6 +126,9 @@ class Calibrator:
         version = generation.root.null_version + 1
         nulls = CorpusNulls(version, spaces, None, n_docs)
         weights, cloze = self._weights(generation, shards, nulls, documents)
+        for name, null in spaces.items():
+            if name not in weights and generation.spaces[name].layer.origin == "derived":
+                weights[name] = UNTRIED * null.gate
         nulls = replace(nulls, weights=weights, cloze=cloze)
         return self._learn(generation, shards, nulls, documents, probes, offered, counted)
 
@@ -130,9 +140,14 @@ class Calibrator:
         self, generation: Generation, shards: list[Shard], space: Space, probes: tuple[Probe, ...]
     ) -> SpaceNull | None:
         readers = list(_readers(shards, space))
-        if space.layer.given is not None:
-            # Nobody can put its sentences into such vectors; but what documents themselves would ask is known.
+        if space.layer.given is not None or (space.layer.media and len(probes) < MIN_PROBES):
+            # Nobody can put sentences into such vectors, or there are none; but what documents themselves would ask is known.
             asked, parts = self._own_questions(space, shards), []
+        elif space.layer.media:
+            # A sentence is at home among texts, whatever images score: what it finds there is no measure of answers. Images that bring a
+            # sentence along are known items, but for what cameras and agencies write into all of theirs: it counts once.
+            own = {p.text: p for p in reversed(probes)}
+            asked, parts = [(q, p) for p in own.values() if (q := self._prepare(generation, space, p.text)) is not None], []
         else:
             asked = [(q, p) for p in probes if (q := self._prepare(generation, space, p.text)) is not None]
             parts = [(q, p) for p in shorten(probes) if (q := self._prepare(generation, space, p.text)) is not None]
@@ -158,13 +173,13 @@ class Calibrator:
                 ranks.append(second(query, probe.source, scan, median))
                 self.report(step, len(asked) + i + 1, total, "queries")
             home = []
-            if space.layer.given is None:
+            if _reads(space):
                 home = [(probe.n_words, _best(query, scan)) for (query, probe), scan in zip(asked, scans, strict=True)]
             for i, (query, probe) in enumerate(parts):
                 home.append((probe.n_words, _best(query, first(query, probe.source))))
                 self.report(step, 2 * len(asked) + i + 1, total, "queries")
         fitted = fit_space(scans, ranks, home)
-        if fitted is not None and space.layer.given is not None:
+        if fitted is not None and asked and not asked[0][1].text:
             # A document finds itself, which says nothing of how well others' questions do.
             fitted = replace(fitted, known_item=math.nan, gate=known_item_gate(math.nan, fitted.n_docs))
         return fitted
@@ -174,7 +189,7 @@ class Calibrator:
         offers: list[tuple[Array, VectorReader, Array]] = []
         for shard in shards:
             for view in shard.views:
-                if (reader := view.readers.get(space.id)) is not None:
+                if isinstance(reader := view.readers.get(space.id), VectorReader):
                     rows = reader.rows
                     hashes = view.segment.documents.hashes[rows]
                     best = rank_hashes(hashes)[:N_PROBES]
@@ -198,7 +213,7 @@ class Calibrator:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """What each similarity space counts, and its mean reciprocal rank, from cloze probes: each source without its sentence, or with
         an echo of it, competes with what a search finds for the sentence elsewhere."""
-        spaces = [s for _, s in sorted(generation.spaces.items()) if s.name in nulls.spaces and s.layer.given is None]
+        spaces = [s for _, s in sorted(generation.spaces.items()) if s.name in nulls.spaces and _reads(s)]
         if len(spaces) < 2:
             return {}, {}
         kept, masked = masked_documents(cloze_probes(documents, N_CLOZE), dict(documents), echoes=True)
@@ -248,7 +263,8 @@ class Calibrator:
         """The null of fused evidence, from words in senseless order; and what tells the corpus's own sentences and their parts, seen
         without their words in the source, from such words, from sentences about something else, and from random strings."""
         similar = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments" and s.layer.given is None]
-        whole = [s for s in similar if s.name in nulls.spaces and not s.scope]
+        # Whether it is answered here the source must tell, not texts about it.
+        whole = [s for s in similar if s.name in nulls.spaces and not s.scope and _reads(s) and s.layer.origin == "source"]
         if not similar:
             return nulls
         # Of small documents too little is left without their sentence: then more of them are looked at.
@@ -266,12 +282,13 @@ class Calibrator:
         readers = {space.name: _masked_reader(space, masked, shards) for space in whole} if words is not None else {}
         names = [space.name for space in whole]
 
-        def look(example: _Example) -> tuple[float, Array | None]:
-            """The best evidence and the features of a query; without features where they are not wanted or nothing is asked."""
+        def look(example: _Example) -> tuple[float, float, Array | None]:
+            """The best evidence, that of the source alone, and the features of a query; without features where they are not wanted or
+            nothing is asked."""
             spaces = similar if example.kind == "shuffled" else whole
             queries, found = self._search(generation, shards, spaces, example.text)
             if found is None:
-                return 0.0, None
+                return 0.0, 0.0, None
             if example.source is not None:
                 # What the source says without the sentence stands in for it. No layer scores a unit 0 that matches.
                 mine = (found.hashes == np.frombuffer(example.source, np.uint8)).all(axis=1)
@@ -283,28 +300,30 @@ class Calibrator:
                 found = replace(found, scores=scores)
             facts = [_fact(generation, query) for query in queries]
             fused = weigh(found, facts, nulls)
-            best = float(fused.fused.max(initial=0.0))
+            best, of_sources = float(fused.fused.max(initial=0.0)), float(fused.of_sources.max(initial=0.0))
             if words is None or (example.kind == "shuffled" and count_words(example.text) < MIN_SENSE):
-                return best, None
-            return best, features(fused, facts, names, example.text, words.look(example.text, own=example.source is not None))
+                return best, of_sources, None
+            return best, of_sources, features(fused, facts, names, example.text, words.look(example.text, own=example.source is not None))
 
-        seen: dict[str, list[tuple[float, Array | None]]] = {}
+        seen: dict[str, list[tuple[float, float, Array | None]]] = {}
         with ThreadPoolExecutor(self.threads) as pool:
             for i, (example, result) in enumerate(zip(asked, _map(pool, generation)(look, asked), strict=True)):
                 seen.setdefault(example.kind, []).append(result)
                 self.report("what is answered here", i + 1, len(asked), "queries")
-        fused_null = FusedNull.fit(
-            [best for best, _ in seen.get("shuffled", [])],
-            [count_words(text) for text in shuffled],
-            generation.root.n_docs,
-            [space.name for space in similar],
-        )
+        n_words = [count_words(text) for text in shuffled]
+
+        def null_of(part: int, of: list[Space]) -> FusedNull | None:
+            best = [result[part] for result in seen.get("shuffled", [])]
+            return FusedNull.fit(best, n_words, generation.root.n_docs, [space.name for space in of])
+
+        sources = [space for space in similar if space.layer.origin == "source"]
+        of_sources = null_of(1, sources) if 0 < len(sources) < len(similar) else None
         learnt = None
         if words is not None:
-            examples = {kind: np.array([x for _, x in results if x is not None]) for kind, results in seen.items()}
+            examples = {kind: np.array([x for *_, x in results if x is not None]) for kind, results in seen.items()}
             kinds = {"order": examples["shuffled"], "topic": examples["topic"]}
             learnt = Answerability.fit(feature_names(names), names, examples[""], kinds, words, UNUSED)
-        return replace(nulls, fused=fused_null, answerability=learnt)
+        return replace(nulls, fused=null_of(0, similar), answerability=learnt, fused_of_sources=of_sources)
 
     def _search(
         self, generation: Generation, shards: list[Shard], spaces: list[Space], text: str
@@ -324,6 +343,12 @@ class _Example:
     kind: str
     text: str
     source: bytes | None = None
+
+
+def _reads(space: Space) -> bool:
+    """Whether a space looks at the words of documents, so that a text without its sentence tells how well it finds it: and one that can
+    be made of some hundred such texts at once, which a model that writes about them cannot."""
+    return space.layer.given is None and not space.layer.media and space.layer.maskable
 
 
 def _texts(shards: list[Shard]) -> list[tuple[Array, Array, Array]]:
@@ -358,7 +383,9 @@ def _best(query: SpaceQuery, scan: ProbeScan) -> float:
 
 
 def _fact(generation: Generation, query: SpaceQuery) -> SpaceFacts:
-    return SpaceFacts(query.space, "moments", int(generation.statistics(query.space).n_units), most=query.most)
+    space = generation.spaces[query.space]
+    n_units = int(generation.statistics(query.space).n_units)
+    return SpaceFacts(query.space, "moments", n_units, origin=space.layer.origin, most=query.most)
 
 
 def _masked_reader(space: Space, masked: Documents, shards: list[Shard]) -> Reader:

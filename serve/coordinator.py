@@ -7,34 +7,39 @@ import asyncio
 import logging
 import math
 import time
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from serve import filters
-from serve.answers import describe, entry_out, highlighter_of, hits_out, layer_infos, layer_times
+from serve.answers import entry_out, highlighter_of, hits_out, layer_infos, layer_times
 from serve.evidence import Fused, SpaceFacts, fuse
 from serve.generations import Generations
 from serve.highlight import query_words
 from serve.paging import Cursor
 from serve.paging import identity as request_identity
+from serve.passages import Details, Span
+from serve.reranking import Pinned, Reranked, Reranking, follow, with_scores
 from serve.schema import (
     Coverage,
     Hit,
+    Rerank,
     SearchAnswer,
     SearchRequest,
 )
+from serve.status import corpus_status
 from serve.verdict import Verdict, judge
 from shards.candidates import merge, nothing
-from shards.errors import BadQuery, Gone, ModelMissing, SondageError
+from shards.errors import BadQuery, Gone, ModelMissing, NotFound, SondageError
 from shards.generation import Generation
 from shards.layers.contract import Request, Resources
-from shards.merging import merge_debt
+from shards.media import KeptMedia
 from shards.plan import Plan, SpaceQuery
 from shards.probes import count_words
 from shards.shard import Space
-from shards.types import N_CANDIDATES, Budget, Candidates, Detail
+from shards.types import N_CANDIDATES, Array, Budget, Candidates, Detail
 
 if TYPE_CHECKING:
     from cluster.host import Opened
@@ -52,15 +57,25 @@ NOTHING_TO_ASK = "nothing in the query for this layer"
 
 class Coordinator:
     """Answers searches over every corpus below a store. cache: local files of statistics; poll_s: seconds between looks at
-    the store for new generations."""
+    the store for new generations; rerank: the last stage of searches that say nothing of one."""
 
-    def __init__(self, store: "Store", searcher: "Searcher", resources: Resources, cache: "FileCache", poll_s: float = 0.5):
+    def __init__(
+        self,
+        store: "Store",
+        searcher: "Searcher",
+        resources: Resources,
+        cache: "FileCache",
+        poll_s: float = 0.5,
+        rerank: Rerank | None = None,
+    ):
         self.store, self.searcher = store, searcher
+        self.reranking = Reranking(resources, rerank)
         self.generations = Generations(store, resources, cache, poll_s, self._warm, self._try_out)
 
     async def start(self) -> None:
         """Open what the store has and go on watching it."""
         self.generations.start()
+        await self.reranking.warm()
 
     async def until_warm(self) -> None:
         """Wait until all corpora that the store has were opened and asked once."""
@@ -69,6 +84,7 @@ class Coordinator:
     async def close(self) -> None:
         """Stop watching."""
         await self.generations.close()
+        self.reranking.close()
 
     async def _warm(self, generation: Generation) -> "Opened":
         root = generation.root
@@ -92,6 +108,7 @@ class Coordinator:
         budget = Budget(request.budget_ms / 1000)
         identity = request_identity(request)
         cursor = Cursor.decode(request.cursor, identity) if request.cursor else None
+        stage = await self.reranking.begin(request)
         generation = await self._generation(request, cursor)
         root = generation.root
         where = filters.scope(request.paths, request.where)
@@ -105,7 +122,7 @@ class Coordinator:
             queries=tuple(prepared),
             n_candidates=n_candidates,
             n_details=2 * min(request.k, 10) if offset == 0 else 0,
-            budget_s=max(budget.remaining_s - ANSWER_S, 0.001),
+            budget_s=max(budget.remaining_s - ANSWER_S - (stage.share_s(budget.remaining_s) if stage else 0.0), 0.001),
             words=tuple(query_words(request.query)),
         )
         parts = await self.searcher.search(root.corpus, root.generation, len(root.shards), plan) if prepared else []
@@ -113,15 +130,29 @@ class Coordinator:
         found = merge(parts, n_candidates) if parts else nothing(len(prepared))
         fused, verdict, why = self._evidence(generation, request, prepared, reasons, found if parts else None)
         laps.end("fuse")
+        shown = fused if fused is not None and (verdict != "none" or request.keep_all) else None
+        ranking = np.zeros(0, np.int64) if shown is None else _ranking(shown, request)
+        reranked: Reranked | None = None
+        pinned = cursor.reranked if cursor else None
+        spans = [] if shown is None or (stage is None and pinned is None) else _spans(found, shown, ranking)
+        if stage is not None:
+            details_of = self._details_of(generation, plan, budget)
+            before = (pinned or Pinned()) if cursor else None  # a first page without a last stage was in the order of evidence
+            reranked = await stage.run(spans, details_of, budget, offset, request.k, before)
+            ranking, pinned = ranking[reranked.order], reranked.pinned
+            laps.end("rerank")
+        elif pinned is not None:  # by settings that have changed since
+            ranking = ranking[follow(spans, pinned, offset, request.k)[0]]
         hits: list[Hit] = []
-        page, more = [], False
-        if fused is not None and (verdict != "none" or request.keep_all):
-            page, more = _page(fused, request, offset)
-            details = await self._details(generation, plan, found, fused, page, budget)
+        page, more = ranking[offset : offset + request.k].tolist(), len(ranking) > offset + request.k
+        if shown is not None:
+            details = await self._details(generation, plan, found, shown, page, budget)
             mark_up = highlighter_of(request, generation, prepared) if request.highlight else None
-            hits = hits_out(page, fused, found, plan.queries, details, mark_up, request.explain)
+            hits = hits_out(page, shown, found, plan.queries, details, mark_up, request.explain)
+            if reranked is not None:
+                hits = with_scores(hits, spans, reranked)
         laps.end("excerpts")
-        following = Cursor(root.generation, offset + request.k, n_candidates, identity).encode() if more else None
+        following = Cursor(root.generation, offset + request.k, n_candidates, identity, pinned).encode() if more else None
         if following:
             self.generations.pin(root.corpus, root.generation)
         return SearchAnswer(
@@ -139,6 +170,7 @@ class Coordinator:
                 Coverage(layer=s.space, shard=s.shard, state=s.state, covered=s.covered, total=s.total, reason=s.reason)
                 for s in found.status
             ],
+            rerank=reranked.info if reranked else None,
             timings_ms=laps.ms | {"total": laps.total_ms} | layer_times(found.status),
         )
 
@@ -214,6 +246,18 @@ class Coordinator:
         all_rows = generation.root.n_docs if space.layer.over == "documents" else generation.root.n_entries
         return max(1, math.ceil(n_units * min(1.0, rows / all_rows))) if all_rows and rows else max(1, n_units)
 
+    def _details_of(self, generation: Generation, plan: Plan, budget: Budget) -> Details:
+        """Texts for the last stage: entries and excerpts of spans, of so many bytes."""
+        root = generation.root
+
+        async def details(spans: Mapping[bytes, tuple[tuple[int, int], ...]], excerpt_bytes: int) -> dict[bytes, Detail]:
+            remaining_s = max(budget.remaining_s, 0.05)
+            return await self.searcher.details(
+                root.corpus, root.generation, len(root.shards), spans, plan.words, excerpt_bytes, plan.where, remaining_s
+            )
+
+        return details
+
     async def _details(
         self,
         generation: Generation,
@@ -240,6 +284,7 @@ class Coordinator:
                 plan.excerpt_bytes,
                 plan.where,
                 max(budget.remaining_s, 0.05),
+                [query for query in plan.queries if generation.spaces[query.space].layer.origin == "derived"],
             )
         return details
 
@@ -271,33 +316,22 @@ class Coordinator:
             "entries": [entry_out(e).model_dump() for e in piece.detail.entries],
         }
 
+    async def media(self, corpus: str, hash_hex: str, generation: int | None = None) -> bytes:
+        """What is kept of a document beside its text: the image that it is, as a file. Raises NotFound, BadQuery."""
+        await self.document(corpus, hash_hex, 0, 0, generation)  # that the generation has it, which the store alone does not tell
+        opened = await self.generations.get(corpus, generation)
+        found = await asyncio.to_thread(KeptMedia(opened.store).one, bytes.fromhex(hash_hex))
+        if found is None:
+            raise NotFound(f"Of document {hash_hex} nothing but its text is kept: it is no image, or its kept copy was lost.")
+        return found
+
     async def status(self) -> dict[str, Any]:
-        """Corpora with their generations, spaces and sizes; hosts; what is wrong."""
-        corpora = {}
-        for corpus, generation in self.generations.current.items():
-            root = generation.root
-            layer_bytes: dict[str, int] = {}
-            # A segment that several shards cut ranges from lies in the store once.
-            for role, _, size in {(r, f.name, f.size) for page in generation.pages for s in page.segments for r, f in s.files.items()}:
-                layer_bytes[role] = layer_bytes.get(role, 0) + size
-            corpora[corpus] = {
-                "generation": root.generation,
-                "created": root.created,
-                "docs": root.n_docs,
-                "entries": root.n_entries,
-                "text_bytes": root.text_bytes,
-                "shards": [{"shard": s.shard, "buckets": s.buckets, "docs": s.n_docs, "entries": s.n_entries} for s in root.shards],
-                "segments": sum(len(page.segments) for page in generation.pages),
-                "dead_docs": sum(r.n_dead_docs for page in generation.pages for r in page.segments),
-                "debt": [asdict(debt) for debt in merge_debt(generation.pages)],
-                "null_version": root.null_version,
-                "sources": {name: ref.model_dump(exclude={"tree"}) for name, ref in root.sources.items()},
-                "layers": [
-                    describe(s, generation, sum(layer_bytes.get(f"{kind}/{s.id}", 0) for kind in ("layer", "stats")))
-                    for s in generation.spaces.values()
-                ],
-            }
-        return {"store": self.store.url, "corpora": corpora, **await self.searcher.status(), "problems": dict(self.generations.problems)}
+        """Corpora with their generations, spaces and sizes, on disk and in memory; hosts; what is wrong."""
+        told = await self.searcher.status()
+        corpora = {corpus: corpus_status(generation, told["hosts"]) for corpus, generation in self.generations.current.items()}
+        rerankers, problems = self.reranking.status(), dict(self.generations.problems)
+        problems |= {f"reranker {model['model']}": model["reason"] for model in rerankers if model["reason"]}
+        return {"store": self.store.url, "corpora": corpora, **told, "rerankers": rerankers, "problems": problems}
 
     async def ready(self) -> tuple[bool, str]:
         """Whether searches can be answered, and why not."""
@@ -326,12 +360,17 @@ def _explicit(request: SearchRequest) -> bool:
     return bool(request.forms) or request.layers != "auto"
 
 
-def _page(fused: Fused, request: SearchRequest, offset: int) -> tuple[list[int], bool]:
-    """The rows of a page in ranking order, and whether more follow."""
+def _ranking(fused: Fused, request: SearchRequest) -> Array:
+    """The rows to be shown, best first."""
     # A pattern that matches everywhere surprises nobody, yet who asks for it by name wants its matches.
     shown = (fused.fused > 0) | (np.isfinite(fused.scores).any(axis=1) if _explicit(request) else False)
-    speaking = fused.order[shown[fused.order]]
-    return speaking[offset : offset + request.k].tolist(), len(speaking) > offset + request.k
+    return fused.order[shown[fused.order]]
+
+
+def _spans(found: Candidates, fused: Fused, ranking: Array) -> list[Span]:
+    """The hits of these rows: where the strongest signal of each lies."""
+    columns = (fused.starts[ranking].tolist(), fused.ends[ranking].tolist())
+    return [(key.tobytes(), start, end) for key, start, end in zip(found.hashes[ranking], *columns, strict=True)]
 
 
 def _prepare(generation: Generation, request: SearchRequest, names: list[str]) -> tuple[list[SpaceQuery], dict[str, str]]:
@@ -347,7 +386,8 @@ def _prepare(generation: Generation, request: SearchRequest, names: list[str]) -
             reasons[name] = problem
             continue
         try:
-            asked = layer.prepare(Request(request.query, request.forms.get(name, {}), explicit), generation.statistics(name))
+            wanted = Request(request.query, request.forms.get(name, {}), explicit, KeptMedia(generation.store).one)
+            asked = layer.prepare(wanted, generation.statistics(name))
         except BadQuery as error:
             raise BadQuery(f"Layer {name!r}: {error}") from None
         except SondageError as error:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from shards.nulls import CorpusNulls, log_signal_evalue, normal_surprise, soft_cap, standardise
+from shards.nulls import CorpusNulls, FusedNull, log_signal_evalue, normal_surprise, soft_cap, standardise
 from shards.segment import hash_order
 from shards.types import Array, Candidates, Moments
 
@@ -42,7 +42,8 @@ class SpaceFacts:
 class Weighed:
     """The evidence of candidates. n documents in the order of `Candidates`, s spaces in the order of the plan.
 
-    fused: (n,) nats, sum over spaces of weight x surprise
+    fused: (n,) nats, sum over spaces of weight x surprise; of_sources: (n,) the part of it that spaces of the source gave
+    derived: (s,) bool, whether a space sees texts about documents instead of documents
     scores, z, surprises: (n, s). z is nan in rarity spaces; surprise is 0 where a space has no match or did not look
     gates: (s,) what the known-item probes say of a space. weights: (s,) what its surprise counts: as learnt from cloze probes, else
         its gate; raised where a space certifies itself
@@ -50,6 +51,8 @@ class Weighed:
     """
 
     fused: Array
+    of_sources: Array
+    derived: Array
     scores: Array
     z: Array
     surprises: Array
@@ -65,6 +68,7 @@ class Fused(Weighed):
     hashes: (n, 20) uint8. order: (n,) int64, by fused evidence descending, then hash
     log_evalues: (n,) ln E of fused evidence, see `fused_null`. signal_log_evalues: (n, s) ln E of each space's, nan where it has no
         match or did not look
+    log_evalues_of_sources: (n,) the same of `of_sources` alone, which says what the documents themselves do
     fused_null: where `log_evalues` come from: "gumbel" (fitted on senseless queries) or "bound" (too timid, see
         `log_combined_p`: no fit yet, or other spaces were asked than fitted)
     best: (n,) the space whose span shows the document best, -1 for none; starts, ends: (n,) int64, that span
@@ -75,6 +79,7 @@ class Fused(Weighed):
     hashes: Array
     order: Array
     log_evalues: Array
+    log_evalues_of_sources: Array
     signal_log_evalues: Array
     fused_null: str
     best: Array
@@ -117,9 +122,7 @@ def _trust(spaces: Sequence[SpaceFacts], similar: Array, nulls: CorpusNulls | No
     return trust
 
 
-def weigh(
-    candidates: Candidates, spaces: Sequence[SpaceFacts], nulls: CorpusNulls | None, silent: Collection[str] = ()
-) -> Weighed:
+def weigh(candidates: Candidates, spaces: Sequence[SpaceFacts], nulls: CorpusNulls | None, silent: Collection[str] = ()) -> Weighed:
     """Sums evidence over spaces: F = sum of weight x surprise, missing and unmatched counting 0.
 
     candidates: merged; spaces: in the plan's order; nulls: None for a corpus that has none yet; silent: similarity spaces that were
@@ -154,10 +157,13 @@ def weigh(
             certainty[j] = _self_certainty(surprises[candidates.generated[:, j], j], n_units)
     similar = np.array([space.null == "moments" for space in spaces], bool)
     weights = np.maximum(_trust(spaces, similar, nulls, silent), certainty)
-    fused = np.zeros(n)
+    derived = np.array([space.origin == "derived" for space in spaces], bool)
+    fused, of_sources = np.zeros(n), np.zeros(n)
     for j in sorted(range(s), key=lambda j: spaces[j].name):
         fused += weights[j] * surprises[:, j]
-    return Weighed(fused, candidates.scores, z, surprises, gates, weights, tuple(kinds))
+        if not derived[j]:
+            of_sources += weights[j] * surprises[:, j]
+    return Weighed(fused, of_sources, derived, candidates.scores, z, surprises, gates, weights, tuple(kinds))
 
 
 def fuse(
@@ -184,22 +190,28 @@ def fuse(
     )
     asked = {space.name for space in spaces if space.null == "moments"}
     fitted = nulls.fused if nulls is not None else None
-    if fitted is not None and asked <= set(fitted.spaces) <= asked | set(silent):
-        log_evalues, fused_null = fitted.log_evalue(fused, n_docs, n_words), "gumbel"
-    else:
+    fits = fitted is not None and asked <= set(fitted.spaces) <= asked | set(silent)
+
+    def evalues(evidence: Array, null: FusedNull | None, counted: Array) -> Array:
+        if null is not None and fits:
+            return null.log_evalue(evidence, n_docs, n_words)
         # an exact space is silent on most queries: it takes part where it has a match
         similar = np.array([space.null == "moments" for space in spaces], bool)
-        part = weights * (similar | (surprises > 0).any(axis=0))
-        log_p = log_combined_p(fused, float(part.sum()), int(np.count_nonzero(part)))
-        log_evalues, fused_null = math.log(max(n_docs, 1)) + log_p, "bound"
+        part = weights * counted * (similar | (surprises > 0).any(axis=0))
+        return math.log(max(n_docs, 1)) + log_combined_p(evidence, float(part.sum()), int(np.count_nonzero(part)))
+
+    log_evalues = of_sources = evalues(fused, fitted, np.ones(s))
+    if weighed.derived.any():
+        of_sources = evalues(weighed.of_sources, nulls.fused_of_sources if nulls is not None else None, ~weighed.derived)
     rows, at = np.arange(n), np.maximum(best, 0)
     return Fused(
         *(getattr(weighed, name) for name in Weighed.__slots__),
         hashes=candidates.hashes,
         order=hash_order(candidates.hashes, fused),
         log_evalues=log_evalues,
+        log_evalues_of_sources=of_sources,
         signal_log_evalues=np.where(np.isfinite(candidates.scores), log_signal, np.nan),
-        fused_null=fused_null,
+        fused_null="gumbel" if fits else "bound",
         best=best,
         starts=np.where(best >= 0, candidates.starts[rows, at], 0) if s else np.zeros(n, np.int64),
         ends=np.where(best >= 0, candidates.ends[rows, at], 0) if s else np.zeros(n, np.int64),

@@ -25,6 +25,7 @@ from serve.problems import Forbidden, InvalidRequest, Unauthorized, invalid, kin
 from serve.push_schema import BulkParameters
 from serve.schema import DocumentAnswer, Problem, ProblemAnswer, SearchAnswer, SearchRequest
 from shards.errors import BadSpec, SondageError, StoreError
+from shards.images import media_type
 
 if TYPE_CHECKING:
     from serve.coordinator import Coordinator
@@ -102,7 +103,7 @@ def create_app(
         openapi_extra={
             "requestBody": {
                 "required": True,
-                "content": {"application/json": {"schema": SearchRequest.model_json_schema(), "examples": EXAMPLES}},
+                "content": {"application/json": {"schema": _in_place(SearchRequest.model_json_schema()), "examples": EXAMPLES}},
             }
         },
     )
@@ -166,6 +167,24 @@ def create_app(
         answer = DocumentAnswer.model_validate({"corpus": corpus, "hash": hash, **found})
         return Response(answer.model_dump_json().encode(), media_type="application/json")
 
+    @app.get(
+        "/v1/documents/{hash}/media",
+        tags=["search"],
+        dependencies=[guard],
+        response_class=Response,
+        responses={200: {"content": {"image/*": {}}, "description": "The image, as a file."}, **failures},
+    )
+    async def media(
+        request: Request,
+        hash: Annotated[str, Path(pattern="^[0-9a-f]{40}$", description="content hash of a hit that is an image")],
+        corpus: Annotated[str, Query(min_length=1, max_length=128)],
+        generation: Annotated[int | None, Query(ge=1, lt=10**16, description="a kept generation; none: the newest")] = None,
+    ) -> Response:
+        """The image that a document is: the file itself, or of a large one a reduced JPEG."""
+        data = await until_gone(request, coordinator.media(corpus, hash, generation))
+        # What is not what it says must not run as a page of this server.
+        return Response(data, media_type=media_type(data) or "application/octet-stream", headers={"X-Content-Type-Options": "nosniff"})
+
     def taking() -> "Pushes":
         if pushes is None:
             raise StoreError("This server takes no documents. Push them to one that was started by `sondage serve` or `sondage deploy`.")
@@ -186,6 +205,22 @@ def create_app(
 
     _answer_errors(app)
     return app
+
+
+def _in_place(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema with its definitions where they are used: inside another document nothing finds them."""
+    definitions = schema.get("$defs", {})
+
+    def resolved(part: Any) -> Any:
+        if isinstance(part, list):
+            return [resolved(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return resolved(definitions[part["$ref"].rpartition("/")[2]])
+        return {name: resolved(value) for name, value in part.items() if name != "$defs"}
+
+    return resolved(schema)
 
 
 # --- who may ask -------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from serve.problems import InvalidRequest, TooLarge, invalid, kind_of
 from serve.push_schema import MAX_PATH_BYTES, BulkAnswer, LineAnswer, LineError, PushAnswer, PushedDocument, PushLine, PushParameters
 from shards import given, metadata
 from shards.errors import SondageError
+from shards.images import ImageDocument, may_be_seen, read_image
 from shards.journal import Receipt
+from shards.pages import PagesDocument, read_pages
 from shards.pushlog import Operation
 from shards.renditions import Skipped, render
 
@@ -133,11 +135,18 @@ def operation(
     vectors that do not fit the corpus."""
     if len(content) > MAX_DOCUMENT_BYTES:
         raise TooLarge(f"The document has {len(content):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are taken. Split it.")
-    rendition = render(content)
+    is_image = target.is_image is not None and target.is_image(path)
+    rendition = (read_image(content) or read_pages(content) if is_image else None) or render(content)
     if isinstance(rendition, Skipped):
-        raise InvalidRequest(f"Nothing in this document can be read as text: {rendition.reason}. Push its text instead.", at="the document")
+        remedy = "Push its text instead."
+        if not is_image and may_be_seen(path):
+            remedy = "To index images or pages of PDF files, give the corpus a layer that looks at them, such as `image`."
+        raise InvalidRequest(f"Nothing in this document can be read as text: {rendition.reason}. {remedy}", at="the document")
     own = given.parse(vectors, target.dims) if vectors else {}
-    own_words, odd = metadata.front_matter(rendition.text, path)
+    if isinstance(rendition, ImageDocument | PagesDocument):
+        own_words, odd, media = rendition.facts, [], rendition.media
+    else:
+        (own_words, odd), media = metadata.front_matter(rendition.text, path), b""
     kept, left_out = metadata.clean(said)
     made = Operation(
         path=path,
@@ -148,6 +157,7 @@ def operation(
         mtime_ns=time.time_ns(),
         metadata=own_words | kept,  # what is said of it wins over what it says itself, as with sidecars
         vectors=own,
+        media=media,
         id=key,
     )
     return made, odd + left_out

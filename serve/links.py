@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from serve.problems import invalid, validated
-from serve.schema import MAX_K, MAX_QUERY_CHARS, Edge, SearchRequest
+from serve.problems import InvalidRequest, invalid, validated
+from serve.schema import MAX_DEPTH, MAX_K, MAX_QUERY_CHARS, Edge, SearchRequest
 
 MAX_LINK_CHARS = 2_000  # of the whole query string: what proxies and logs on the way take without cutting it
 LISTS = ("layers", "path")  # parameters that may be repeated
@@ -31,6 +31,8 @@ class SearchParameters(Edge):
     generation: Annotated[int | None, Field(ge=1, lt=10**16, description="a kept generation; none: the newest")] = None
     highlight: bool = True
     explain: bool = False
+    rerank: Annotated[str | None, Field(min_length=1, max_length=500, description="cross-encoder that orders the best hits anew")] = None
+    depth: Annotated[int | None, Field(ge=1, le=MAX_DEPTH, description="hits that it reads; none: 20")] = None
 
     def request(self) -> SearchRequest:
         """The same search as a request body. Raises BadRequest, InvalidRequest."""
@@ -39,6 +41,10 @@ class SearchParameters(Edge):
         layers = [name for part in self.layers for name in part.split(",") if name]
         where = None if self.where is None else decode(self.where.encode("utf-8", "replace"), "where")
         fields = self.model_dump(include={"corpus", "k", "budget_ms", "cursor", "generation", "highlight", "explain"})
+        if self.depth is not None and self.rerank is None:
+            raise InvalidRequest("depth: nothing is reranked. Name the model: rerank=MODEL.", at="depth")
+        if self.rerank is not None:
+            fields["rerank"] = {"model": self.rerank} | ({} if self.depth is None else {"depth": self.depth})
         return validated({**fields, "query": self.q, "layers": layers or "auto", "paths": list(self.path), "where": where})
 
 
@@ -62,6 +68,10 @@ def parameters_of(request: SearchRequest) -> list[tuple[str, str]] | None:
     layers = stated.get("layers", ["auto"])
     if not {"forms", "keep_all"}.isdisjoint(stated) or not layers or not all(layers) or any("," in name for name in layers):
         return None
+    rerank = stated.pop("rerank", {})
+    if rerank is False or not set(rerank) <= {"model", "depth"}:
+        return None
+    stated |= {"rerank" if name == "model" else name: value for name, value in rerank.items()}
     found = []
     for field, value in stated.items():
         for each in value if isinstance(value, list) else [value]:

@@ -11,10 +11,11 @@ from cluster.settings import HostSettings
 from serve.calibrate import Calibrator
 from serve.coordinator import Coordinator
 from serve.pushing import Pushes
+from serve.schema import Rerank
 
 
 @asynccontextmanager
-async def local_coordinator(settings: HostSettings, poll_s: float = 0.5) -> AsyncIterator[Coordinator]:
+async def local_coordinator(settings: HostSettings, poll_s: float = 0.5, rerank: Rerank | None = None) -> AsyncIterator[Coordinator]:
     """A running coordinator over the store of `settings`, without Ray. Raises BadSpec for a URL that names no store."""
     host = Host(
         settings.store_url,
@@ -23,9 +24,10 @@ async def local_coordinator(settings: HostSettings, poll_s: float = 0.5) -> Asyn
         settings.cache_bytes,
         settings.threads,
         str(settings.models_dir) if settings.models_dir else None,
+        settings.endpoints,
     )
     searcher = LocalSearcher(host, settings.threads)
-    coordinator = Coordinator(host.store, searcher, host.resources, host.cache, poll_s)
+    coordinator = Coordinator(host.store, searcher, host.resources, host.cache, poll_s, rerank)
     try:
         await coordinator.start()
         yield coordinator

@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from serve.schema import SearchRequest
+from serve.schema import Rerank, SearchRequest
 from shards.errors import SondageError
 
+NESTED: dict[str, type[BaseModel]] = {"rerank": Rerank}  # fields of a request that have fields of their own
 MAX_PROBLEMS = 5  # reported of one request; the first is usually the cause of the others
 
 
@@ -83,7 +84,8 @@ def invalid(errors: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> Inva
         at = place(error["loc"])
         message = error["msg"].removeprefix("Input should be ")
         if error["type"] == "extra_forbidden":
-            message = f"unknown field; {_guess(str(error['loc'][-1]), tuple(model.model_fields))}"
+            known = NESTED.get(str(error["loc"][0]), model) if len(error["loc"]) > 1 else model
+            message = f"unknown field; {_guess(str(error['loc'][-1]), tuple(known.model_fields))}"
         elif error["type"] == "missing":
             message = "missing"
         else:

@@ -6,7 +6,7 @@ is found by looking at the logs.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ from cluster.applying import Applying
 from cluster.batching import Overloaded
 from shards import given, pushlog
 from shards.errors import NotFound, SondageError
+from shards.images import images_taken, images_taken_by
 from shards.journal import Journal, Receipt
 from shards.layers import SpaceSpec, create
 from shards.layers.contract import Resources
-from shards.manifest import corpus_store, latest_generation, list_corpora, read_root
+from shards.manifest import Root, corpus_store, latest_generation, list_corpora, read_root
 from shards.push import DEFAULT_LAYERS
 from shards.pushlog import Operation, applied_of
 
@@ -80,14 +81,14 @@ class Pushes:
         Raises NotFound for one that is not there and not to be made, BadSpec for its name or layers, ModelMissing.
         """
         if corpus in self.generations.current:
-            return Target(corpus, self._journal(corpus), given.dims_of(self.generations.current[corpus].root))
+            return self._target(corpus, self.generations.current[corpus].root)
         return await asyncio.to_thread(self._admit, corpus, layers)
 
     def _admit(self, corpus: str, layers: Sequence[str] | None) -> "Target":
         store = corpus_store(self.store, corpus)
         number = latest_generation(self.store, corpus)
         if number is not None:
-            return Target(corpus, self._journal(corpus), given.dims_of(read_root(self.store, corpus, number)))
+            return self._target(corpus, read_root(self.store, corpus, number))
         first = pushlog.read(store, 1)  # of a corpus that is being made
         if layers is None and first is None:
             known = ", ".join(list_corpora(self.store)) or "none yet"
@@ -96,10 +97,16 @@ class Pushes:
                 "Python create=True, on the command line --create."
             )
         wanted = first.layers if first else tuple(layers or DEFAULT_LAYERS)
-        made = [create(SpaceSpec.parse(text), self.resources) for text in wanted]
+        specs = [SpaceSpec.parse(text) for text in wanted]
+        made = [create(spec, self.resources) for spec in specs]
         for layer in made:
             layer.fingerprint()  # a model that is not here is told now, not when it is applied
-        return Target(corpus, self._journal(corpus), given.dims(made), wanted)
+            layer.check()
+        is_image = images_taken((layer, spec.scope) for layer, spec in zip(made, specs, strict=True))
+        return Target(corpus, self._journal(corpus), given.dims(made), wanted, is_image)
+
+    def _target(self, corpus: str, root: Root) -> "Target":
+        return Target(corpus, self._journal(corpus), given.dims_of(root), is_image=images_taken_by(root))
 
     def submit(self, target: "Target", operation: Operation) -> "Future[Receipt]":
         """An operation on its way into the log. Raises Overloaded where too many wait."""
@@ -212,9 +219,11 @@ class Pushes:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A corpus that is pushed to. dims: of the spaces that take callers' own vectors; layers: it is to have, where it is new."""
+    """A corpus that is pushed to. dims: of the spaces that take callers' own vectors; layers: it is to have, where it is new.
+    is_image: whether what is pushed to a path is looked at as an image; None where no space looks at images."""
 
     corpus: str
     journal: Journal
     dims: Mapping[str, int]
     layers: tuple[str, ...] = ()
+    is_image: Callable[[str], bool] | None = None

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
 MAX_QUERY_CHARS = 8_192
 MAX_K = 1_000
+MAX_DEPTH = 200  # hits that a reranker reads: 300 kB of text at most
 
 
 class Edge(BaseModel):
@@ -20,6 +21,23 @@ def _printable(text: str) -> str:
 
 
 Printable = Annotated[str, AfterValidator(_printable)]
+
+
+class Rerank(Edge):
+    """The last stage: a model reads the question with the passage of each of the best hits, and orders these anew."""
+
+    model: Annotated[str, Field(min_length=1, max_length=500, description="cross-encoder: a folder or owner/name; or the endpoint's model")]
+    endpoint: Annotated[str | None, Field(max_length=128, description="an endpoint of the server's settings, whose model judges")] = None
+    depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="hits that are read; those behind keep their order")] = 20
+    query: Annotated[str | None, Field(max_length=MAX_QUERY_CHARS, description="judge by this text instead of the search's")] = None
+    share: Annotated[float, Field(gt=0, lt=1, description="of budget_ms, kept back from the search for this")] = 0.5
+
+
+# A tag for each, so that what is wrong with one is not told as if the other had been meant; [ hides it from places of errors.
+LastStage = Annotated[
+    Annotated[Rerank, Tag("[stage]")] | Annotated[Literal[False], Tag("[none]")],
+    Discriminator(lambda value: "[none]" if value is False else "[stage]"),
+]
 
 
 class SearchRequest(Edge):
@@ -43,12 +61,27 @@ class SearchRequest(Edge):
     generation: Annotated[int | None, Field(ge=1, lt=10**16, description="a kept generation to search instead of the newest")] = None
     highlight: Annotated[bool, Field(description="mark matches in excerpts with offsets")] = True
     explain: Annotated[bool, Field(description="add z, gates and weights to each signal")] = False
+    rerank: Annotated[
+        LastStage | None, Field(description="reorder the best hits by a model; null: as the server does by itself; false: never")
+    ] = None
     keep_all: Annotated[bool, Field(description="return hits even where the verdict is none: for rankings")] = False
+
+
+class Generated(Edge):
+    """A text about bytes [start, end) of the document's rendition, by which a derived space found it. It is no part of the source and no
+    evidence of what stands there. kind: context, question, summary; generator: "extractive", or the model that wrote it."""
+
+    text: Printable
+    kind: str
+    generator: str
+    start: int
+    end: int
 
 
 class Signal(Edge):
     """What one space says of a hit. score: its raw score. surprise: -ln p under the space's null model, nats. evalue: how many
-    of its units this good chance alone would give (p x units; conservative, for one space and hit)."""
+    of its units this good chance alone would give (p x units; conservative, for one space and hit). generated: of a derived space, the
+    text that it saw instead of the document."""
 
     layer: str
     score: float
@@ -58,6 +91,18 @@ class Signal(Edge):
     end: int
     z: float | None = None
     weight: float | None = None
+    generated: Generated | None = None
+
+
+class RerankSignal(Edge):
+    """What the reranker says of a hit: its own number, comparable within this answer alone, never evidence. origin: it read the source's
+    own text, bytes [start, end) of the rendition."""
+
+    model: str
+    origin: Literal["source"] = "source"
+    score: float
+    start: int
+    end: int
 
 
 class EntryOut(Edge):
@@ -83,7 +128,8 @@ class ExcerptOut(Edge):
 
 class Hit(Edge):
     """A document. hash, start, end, line: where the strongest signal lies. fused: weighted sum of surprises (nats). evalue:
-    how many documents with so much fused evidence a query of unrelated words would bring (Gumbel fit of the best hit)."""
+    how many documents with so much fused evidence a query of unrelated words would bring (Gumbel fit of the best hit). constellation:
+    who saw it: spaces that read the source; only derived ones, which see texts about it (a hypothesis); or both (the strongest)."""
 
     hash: str
     start: int
@@ -95,6 +141,8 @@ class Hit(Edge):
     n_entries: int
     excerpt: ExcerptOut | None
     signals: list[Signal]
+    constellation: Literal["source", "derived", "both"] = "source"
+    rerank: RerankSignal | None = None
 
 
 class LayerInfo(Edge):
@@ -123,6 +171,18 @@ class Coverage(Edge):
     reason: str = ""
 
 
+class RerankInfo(Edge):
+    """What became of reranking. done: the first `depth` hits stand in the reranker's order, the others behind them as they were. Else the
+    order is that of the evidence: partial (only n of the hits were scored), skipped (none was), failed; reason: why."""
+
+    state: Literal["done", "partial", "skipped", "failed"]
+    reason: str = ""
+    n: int
+    depth: int
+    model: str
+    ms: float
+
+
 class SearchAnswer(Edge):
     """verdict: strong, weak or none, with its reason. complete: whether every layer and shard was fully searched,
     and no hit had to be left out because its text could not be read in time."""
@@ -137,6 +197,7 @@ class SearchAnswer(Edge):
     cursor: str | None = None
     layers: list[LayerInfo]
     coverage: list[Coverage]
+    rerank: RerankInfo | None = None
     timings_ms: dict[str, float]
 
 

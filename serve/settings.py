@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from cluster.settings import ClusterSettings, HostSettings
+from serve.schema import Rerank
 
 APP_NAME = "sondage"  # of the application in Ray Serve
 
@@ -27,6 +28,7 @@ class FrontSettings(BaseModel):
     port: Annotated[int, Field(ge=0, le=65_535)] = 8_765  # below the ephemeral ports, in nobody's list of well-known ones
     api_keys: tuple[SecretStr, ...] = ()  # any of them is required of every request; none: no key is asked for
     own_listener: bool = True  # on Ray, for this machine alone: the coordinator's process listens itself, without Serve's proxy
+    rerank: Rerank | None = None  # the last stage of searches that say nothing of one; none: a model takes seconds, so it is asked for
     poll_s: Annotated[float, Field(gt=0)] = 0.5  # seconds between looks for a new generation: one listing of a few names
 
     @model_validator(mode="after")

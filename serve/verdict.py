@@ -92,9 +92,11 @@ def judge(
 ) -> tuple[Verdict, str]:
     """The verdict on an answer with its reason in one sentence.
 
-    strong: a match that chance would hardly give (E <= 0.01): of one exact space, or of all spaces together.
+    strong: a match that chance would hardly give (E <= 0.01): of one exact space, or of all spaces of the source together. What only
+            derived texts say (summaries, questions) is a hypothesis about the source, and never strong.
     none:   nothing found; or no exact match rarer than chance, and more like one kind of nonsense than almost any of the
-            corpus's own sentences is (`shards.answerability`; never where spaces were named); or, where that was not learnt,
+            corpus's own sentences is (`shards.answerability`; never where spaces were named, or where a space that does not look at
+            texts, such as one of images, has what chance would hardly give); or, where that was not learnt,
             E > 0.05, no such match, and a similarity space that finds less than for almost any of the corpus's own sentences
             of this length (a test at level 0.05 over all spaces).
     weak:   everything between, and always where no null model was fitted yet.
@@ -110,17 +112,20 @@ def judge(
     log_evalue = float(fused.log_evalues.min())
     margins = answer_margins(fused, spaces, nulls, text)
     refused = {kind: margin for kind, margin in margins.items() if margin < 0}
-    if refused and not explicit and (exact is None or exact[0] > 0):
+    if refused and not explicit and (exact is None or exact[0] > 0) and not _seen_elsewhere(fused, spaces, nulls, log_evalue):
         return "none", REFUSALS[min(refused, key=lambda kind: refused[kind])]
     fitted = "normal" not in fused.nulls
-    if fitted and log_evalue <= math.log(STRONG_EVALUE):
-        return "strong", f"senseless queries hardly find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
+    of_sources = float(fused.log_evalues_of_sources.min())
+    if fitted and of_sources <= math.log(STRONG_EVALUE):
+        return "strong", f"senseless queries hardly find so much evidence in one document (E = {math.exp(of_sources):.1g})"
     if exact is not None and (exact[0] <= 0 or explicit):
         return "weak", f"{exact[1]} has a match that chance may give, too (E = {math.exp(min(exact[0], 700.0)):.1g})"
     rare = log_evalue <= math.log(CHANCE_EVALUE)
     why = "the query is at home here, but no document stands out from what chance gives"
     if rare:
         why = f"senseless queries seldom find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
+        if of_sources > math.log(CHANCE_EVALUE):
+            why = f"what stands out are texts about documents, not the documents themselves (E = {math.exp(log_evalue):.1g})"
     if margins and not explicit:
         return "weak", why
     n_words = count_words(text) if n_words is None and text is not None else n_words
@@ -136,6 +141,16 @@ def judge(
         name = min(foreign, key=lambda name: (ps[name], name))
         return "none", f"{name} finds less than for almost any of the corpus's own sentences (p = {ps[name]:.2g})"
     return "weak", why
+
+
+def _seen_elsewhere(fused: Fused, spaces: Sequence[SpaceFacts], nulls: CorpusNulls | None, log_evalue: float) -> bool:
+    """Whether the best hit is one that chance would hardly give, for what a space shows in it from whose texts nothing was learnt."""
+    learnt = nulls.answerability if nulls is not None else None
+    best = int(fused.best[fused.order[0]])
+    if learnt is None or best < 0 or fused.fused_null != "gumbel" or log_evalue > math.log(STRONG_EVALUE):
+        return False
+    space = spaces[best]
+    return space.null == "moments" and space.origin == "source" and space.whole and space.name not in learnt.spaces
 
 
 def _best_exact(fused: Fused, spaces: Sequence[SpaceFacts]) -> tuple[float, str] | None:

@@ -186,7 +186,7 @@ def analyser_of(kind: str, language: str = "auto", stem: bool = True) -> Analyse
     English, as are the Latin words in Chinese, Japanese and Korean text; an unknown language is not stemmed.
     """
     family, _, spoken = kind.partition(":")
-    prose = family == "prose"
+    prose = family in ("prose", "pages")
     if prose and language != "auto":
         spoken = language
     elif not prose or spoken == "cjk":

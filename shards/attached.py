@@ -1,31 +1,41 @@
-"""What of a listing is about other files, and which of its files are tables: both show as a change of the file they concern.
+"""What of a listing is about other files, and which of its files are tables or images: it shows as a change of the file concerned.
 
-A sidecar leaves the listing, and its marks go into the etag of its subject; so does the rule that a table is read by. Whoever compares
-listings sees one file that changed, and reads it again.
+A sidecar leaves the listing, and its marks go into the etag of its subject; so does the rule that a table is read by, and that a file
+is to be read as an image. Whoever compares listings sees one file that changed, and reads it again: so a corpus that gets its first
+image space reads the images that it had skipped, and nothing else.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from shards.corpus import Listed, Listing
+from shards.images import mark_of
 from shards.metadata import SIDECAR
 from shards.rows import RowRule
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A listing without sidecars. sidecars: by the path they are about; rules: of tables, by path."""
+    """A listing without sidecars. sidecars: by the path they are about; rules: of tables, by path; images: paths of files that are
+    to be read as images, if they are some."""
 
     listing: Listing
     sidecars: Mapping[str, Listed] = field(default_factory=dict)
     rules: Mapping[str, RowRule] = field(default_factory=dict)
+    images: Set[str] = frozenset()
 
 
-def attach(listing: Listing, rules: Sequence[RowRule] = (), dims: Mapping[str, int] = MappingProxyType({})) -> Attached:
-    """The listing as it is compared and read. Of several rules that match a path, the first counts. dims: of vectors by name."""
+def attach(
+    listing: Listing,
+    rules: Sequence[RowRule] = (),
+    dims: Mapping[str, int] = MappingProxyType({}),
+    is_image: Callable[[str], bool] | None = None,
+) -> Attached:
+    """The listing as it is compared and read. Of several rules that match a path, the first counts. dims: of vectors by name.
+    is_image: whether a space of the corpus looks at the image or the pages at this path, if there are; None without such a space."""
     found: dict[str, Listed] = {}
     candidates = [file for file in listing.files if file.path.endswith(SIDECAR)]
     if candidates:
@@ -39,17 +49,19 @@ def attach(listing: Listing, rules: Sequence[RowRule] = (), dims: Mapping[str, i
     tables = {
         file.path: rule for file in listing.files if rules and (rule := next((r for r in rules if r.matches(file.path)), None)) is not None
     }
-    if not found and not tables:
+    seen = {file.path for file in listing.files if is_image(file.path)} - tables.keys() if is_image is not None else frozenset()
+    if not found and not tables and not seen:
         return Attached(listing)
     sidecars = {file.path for file in found.values()}
     files = []
     for file in listing.files:
         if file.path in sidecars:
             continue
-        beside, rule = found.get(file.path), tables.get(file.path)
-        if beside is not None or rule is not None:
+        beside, rule, image = found.get(file.path), tables.get(file.path), file.path in seen
+        if beside is not None or rule is not None or image:
             taken = {name: dims.get(name) for _, name in rule.vectors} if rule else {}
-            said = json.dumps([beside and list(beside[1:]), str(rule or ""), taken])
+            said = json.dumps([beside and list(beside[1:]), str(rule or ""), taken, *([mark_of(file.path)] if image else [])])
             file = file._replace(etag=f"{file.etag}\t{hashlib.sha256(said.encode()).hexdigest()[:24]}")
         files.append(file)
-    return Attached(replace(listing, files=tuple(files)), found, {path: rule for path, rule in tables.items() if path not in sidecars})
+    tables = {path: rule for path, rule in tables.items() if path not in sidecars}
+    return Attached(replace(listing, files=tuple(files)), found, tables, seen)

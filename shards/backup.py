@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from shards import pushlog
 from shards.errors import AlreadyExists, BadSpec, NotFound
-from shards.given import GIVEN
+from shards.given import OF_DOCUMENTS
 from shards.manifest import FileRef, Root, check, corpus_store, list_corpora
 from shards.readers import Reader
 from shards.references import References, generations, numbers, root_name
@@ -134,8 +134,8 @@ def _is_whole(store: Store, ref: FileRef) -> bool:
 
 
 def _copy_given(inside: Store, to: Store, there: set[str], outcome: Copied) -> None:
-    """Vectors that callers gave: of kept encodings these alone cannot be made again. Packs are named by their content."""
-    for name in inside.list(f"encodings/{GIVEN}"):
+    """Vectors that callers gave, and images: of kept encodings these alone cannot be made again. Packs are named by their content."""
+    for name in [name for begin in OF_DOCUMENTS for name in inside.list(f"encodings/{begin}")]:
         if name not in there:
             data = inside.read(name)
             to.write(name, data)

@@ -23,7 +23,7 @@ import numpy as np
 from shards import lease, pushlog
 from shards.encodings import PackedEncodings
 from shards.errors import BadSpec, Corrupt, NotFound
-from shards.given import GIVEN
+from shards.given import OF_DOCUMENTS
 from shards.identity import HASH_BYTES
 from shards.manifest import Root, corpus_store
 from shards.readers import expired, readings
@@ -265,8 +265,8 @@ class _Run:
         segments = {ref.model_dump_json(): ref for root in roots for ref in self.references.segments(root)}
         live: dict[str, list[Array]] = {space: [] for space in folders}
         for i, ref in enumerate(segments.values()):
-            # Vectors that callers gave lie under names of their own, and may belong to any document.
-            spaces = [space for space in live if space in ref.spaces.values() or space.startswith(GIVEN)]
+            # Vectors that callers gave, and images, lie under names of their own, and may belong to any document.
+            spaces = [space for space in live if space in ref.spaces.values() or space.startswith(OF_DOCUMENTS)]
             if spaces:
                 hashes = live_hashes(self.inside, ref)
                 for space in spaces:

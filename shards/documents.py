@@ -1,14 +1,22 @@
 """The documents and entries of one segment, as they are built from and searched in: texts packed in one buffer."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
 from shards.entry_metadata import Metadata
 from shards.types import Array
+
+
+class Media(Protocol):
+    """What is kept of documents beside their text (`shards.media`)."""
+
+    def get(self, hashes: Array) -> Mapping[bytes, bytes]:
+        """The files kept of those that have one, by content hash. hashes: (n, 20) uint8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +29,7 @@ class Documents:
     starts, ends: (n,) int64, where each rendition lies in `text` (without that b"\\n")
     kinds: (n,) uint8, index into kind_names: what the content looks like ("code", "prose:english", …), a function of the
         content alone, since one document may have many paths
+    media: what is kept of them beside their text, None where nobody can tell
     """
 
     hashes: Array
@@ -29,6 +38,7 @@ class Documents:
     ends: Array
     kinds: Array
     kind_names: tuple[str, ...]
+    media: Media | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.starts)

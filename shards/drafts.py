@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from shards import tree
 from shards.delta import Change, Specs
+from shards.endpoint_settings import Usage
 from shards.generation import spec_of
 from shards.layers import create, space_id
 from shards.layers.contract import Resources
@@ -54,7 +55,7 @@ class Draft:
 
 @dataclass(slots=True)
 class Tally:
-    """What writing a generation took. encoded, reused: documents, by space."""
+    """What writing a generation took. encoded, reused: documents, by space; spent: at endpoints, by space."""
 
     documents_added: int = 0
     documents_removed: int = 0
@@ -62,6 +63,7 @@ class Tally:
     reused: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    spent: dict[str, Usage] = field(default_factory=dict)
 
 
 class timed:

@@ -8,6 +8,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from shards.errors import Corrupt, NotFound
 from shards.identity import find_rows, prefixes
 from shards.store import Store
 from shards.types import Array
+
+if TYPE_CHECKING:
+    from shards.endpoint_settings import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +66,24 @@ class PackedEncodings:
         except NotFound:  # a pack was compacted away since it was listed; what it held is in another
             return self._get(hashes)
 
+    def lacking(self, hashes: Array) -> Array:
+        """Which of these documents nothing is kept of: (n,) bool. Reads hashes, never values."""
+        try:
+            packs = self._packs()
+        except NotFound:  # as above
+            packs = self._packs()
+        lacking = np.ones(len(hashes), bool)
+        for pack in packs:
+            lacking &= find_rows(pack.hashes, hashes, pack.prefixes) < 0
+        return lacking
+
     def put(self, encodings: Mapping[bytes, Array]) -> None:
         """Keep new ones, in one pack, durable on return. All have the same dtype and row shape."""
         if encodings:
             self._write(encodings)
+
+    def spend(self, usage: "Usage") -> None:
+        """Not kept: what a document's encodings cost, its layer keeps with them."""
 
     def compact(self, max_packs: int = 64) -> int:
         """Where there are more than `max_packs`, join the smallest to half as many; returns how many there are then.

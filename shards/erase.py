@@ -21,12 +21,14 @@ from shards import pushlog, rewriting, tree
 from shards.collect import Policy, collect
 from shards.delta import Living, Specs
 from shards.encodings import PackedEncodings
-from shards.errors import AlreadyExists, BadSpec, Corrupt, ModelMissing, NotFound
+from shards.errors import AlreadyExists, BadSpec, Corrupt, EndpointError, ModelMissing, NotFound
 from shards.generation import Generation, spec_of
+from shards.given import WRITTEN
 from shards.identity import HASH_BYTES
 from shards.layers import create, space_id
 from shards.layers.contract import Resources
 from shards.manifest import Root, SegmentRef, ShardPage, SourceRef, corpus_store, latest_generation, read_page
+from shards.media import KeptMedia
 from shards.references import References, generations, hashes_in, manifest_files
 from shards.repair import Tools
 from shards.salvage import columns, piece
@@ -44,11 +46,13 @@ _N_LINES, _LINE_BYTES = 16, 24  # of each document so many of its longest lines 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A document that is to go. places: (source, path) wherever a kept generation or the log has it. texts: its rendition, if found."""
+    """A document that is to go. places: (source, path) wherever a kept generation or the log has it. text: its rendition, media: the
+    image or PDF file it was made from, if found."""
 
     hash: bytes
     places: tuple[tuple[str, str], ...]
     text: bytes | None
+    media: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,8 @@ def targets(store: Store, corpus: str, wanted: Sequence[str]) -> list[Target]:
                 f"To erase it everywhere, name its hash: {key.hex()}."
             )
     texts = _texts(inside, references, list(meant))
-    return [Target(key, tuple(sorted(places.get(key, ()))), texts.get(key)) for key in sorted(meant)]
+    media = KeptMedia(inside).get(sorted_hashes(list(meant)))
+    return [Target(key, tuple(sorted(places.get(key, ()))), texts.get(key), media.get(key)) for key in sorted(meant)]
 
 
 def erase(store: Store, corpus: str, doomed: Sequence[Target], tools: Tools) -> Erased:
@@ -142,7 +147,12 @@ def erase(store: Store, corpus: str, doomed: Sequence[Target], tools: Tools) -> 
     for key in keys:
         outcome.log_entries += pushlog.erase(inside, key)
     for space in inside.folders("encodings"):
-        outcome.encodings += PackedEncodings(inside, f"encodings/{space}").forget(sorted_hashes(keys))
+        n_packs = PackedEncodings(inside, f"encodings/{space}").forget(sorted_hashes(keys))
+        outcome.encodings += n_packs
+        if n_packs and space.startswith(WRITTEN):
+            outcome.notes.append(
+                "A model wrote texts about them, which are erased; the endpoint was sent their text, and may have kept it."
+            )
     outcome.staging = _cleanse_staging(inside, keys)
     condemned = _tainted(inside, References(store, corpus), keys)
     policy = Policy(max(len(generations(store, corpus)), 1), young=True, condemned=condemned)
@@ -292,7 +302,7 @@ def _made_here(root: Root, resources: Resources) -> Specs:
         try:
             if space_id(spec_of(ref), create(spec_of(ref), resources)) == ref.space_id:
                 made[ref.name] = (spec_of(ref), ref.space_id)
-        except ModelMissing:
+        except (EndpointError, ModelMissing):
             continue
     return made
 
@@ -357,6 +367,9 @@ def prove(inside: Store, doomed: Sequence[Target], outcome: Erased, report: Call
 
 
 def _needles(target: Target) -> Iterator[tuple[str, bytes]]:
+    if target.media is not None:
+        # As a whole: pieces, such as a font of a PDF, may be another's too.
+        yield f"the image or file of {target.hash.hex()}", target.media
     if target.text is None:
         return
     if len(target.text.strip()) >= _LINE_BYTES:

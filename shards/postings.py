@@ -1,22 +1,45 @@
-"""Postings as they lie in a segment: built from units of text, joined, and counted. Plain arrays; the loops are compiled.
+"""Postings as they lie in a segment: built from units, joined, and counted. Plain arrays; the loops are compiled.
 
+term_offsets    (t + 1,) int64 into the postings
+posting_units   (p,) int32, ascending within a term
+unit_rows       (u,) int32, ascending; unit_starts, unit_ends (u,) int64, bytes of the rendition
+in_scope        (rows,) bool, the rows that this space is built for
+
+of words (`WORDS`):
 term_hashes     (t,) uint64, ascending: the vocabulary; two terms of one hash are one term (expected once in 10^9 segments of
                 200,000 terms). Hashes, not strings: tables of many segments then merge as sorted arrays
-term_offsets    (t + 1,) int64 into the postings
-posting_units   (p,) int32, ascending within a term; posting_tfs (p,) uint8, saturating
-unit_rows       (u,) int32, ascending; unit_starts, unit_ends (u,) int64, bytes of the rendition; unit_lengths (u,) int32, words
-in_scope        (rows,) bool, the rows that this space is built for
+posting_tfs     (p,) uint8, saturating
+unit_lengths    (u,) int32, words
+
+of what a model says (`IMPACTS`):
+tokens          (t,) uint32, ascending: numbers in the model's vocabulary
+posting_impacts (p,) float32, weights
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from shards.analysis import REMEMBERED, Analyser
 from shards.documents import Documents
 from shards.types import Array, Arrays
+
+
+class Layout(NamedTuple):
+    """What differs between kinds of postings: the names and dtypes of terms, values and what else there is of each unit."""
+
+    terms: str
+    term_dtype: type
+    values: str
+    value_dtype: type
+    of_units: dict[str, type]
+
+
+WORDS = Layout("term_hashes", np.uint64, "posting_tfs", np.uint8, {"unit_lengths": np.int32})
+IMPACTS = Layout("tokens", np.uint32, "posting_impacts", np.float32, {})
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -99,7 +122,32 @@ def _analyse_types(
     return hashes, _offsets(n_terms), type_terms, n_atoms
 
 
-def merge_postings(parts: Sequence[tuple[Arrays, Array]], n_rows: int) -> Arrays:
+def build_impacts(
+    tokens: Array, weights: Array, unit_offsets: Array, rows: Array, starts: Array, ends: Array, in_scope: Array
+) -> Arrays:  # fmt: skip
+    """The postings of units [starts, ends) of `rows`, unit i of which has the tokens and weights unit_offsets[i] : [i + 1].
+
+    tokens: (p,) uint32; weights: (p,) float32; unit_offsets: (u + 1,) int64
+    """
+    from shards import posting_kernels as kernels
+
+    vocabulary = np.flatnonzero(np.bincount(tokens)).astype(np.uint32) if len(tokens) else np.zeros(0, np.uint32)
+    numbers = np.searchsorted(vocabulary, tokens).astype(np.int32)
+    place = kernels.stable_order(numbers, len(vocabulary))
+    units = np.repeat(np.arange(len(rows), dtype=np.int32), np.diff(unit_offsets))
+    return {
+        "tokens": vocabulary,
+        "term_offsets": _offsets(np.bincount(numbers, minlength=len(vocabulary))),
+        "posting_units": units[place],
+        "posting_impacts": weights[place],
+        "unit_rows": rows.astype(np.int32),
+        "unit_starts": starts.astype(np.int64),
+        "unit_ends": ends.astype(np.int64),
+        "in_scope": in_scope,
+    }
+
+
+def merge_postings(parts: Sequence[tuple[Arrays, Array]], n_rows: int, layout: Layout = WORDS) -> Arrays:
     """The postings of the joined segment, the same arrays as built from its documents.
 
     parts: (arrays, (rows,) int32 new row of each old one, -1 where dropped).
@@ -107,7 +155,8 @@ def merge_postings(parts: Sequence[tuple[Arrays, Array]], n_rows: int) -> Arrays
     from shards import posting_kernels as kernels
 
     in_scope = np.zeros(n_rows, np.bool_)
-    unit_parts: dict[str, list[Array]] = {name: [] for name in ("unit_rows", "unit_starts", "unit_ends", "unit_lengths")}
+    dtypes = {"unit_rows": np.int32, "unit_starts": np.int64, "unit_ends": np.int64, **layout.of_units}
+    unit_parts: dict[str, list[Array]] = {name: [] for name in dtypes}
     kept_units: list[Array] = []
     for arrays, new_rows in parts:
         in_scope[new_rows[new_rows >= 0]] = arrays["in_scope"][new_rows >= 0]
@@ -115,40 +164,39 @@ def merge_postings(parts: Sequence[tuple[Arrays, Array]], n_rows: int) -> Arrays
         kept = np.flatnonzero(rows >= 0)
         kept_units.append(kept)
         unit_parts["unit_rows"].append(rows[kept].astype(np.int32))
-        for name in ("unit_starts", "unit_ends", "unit_lengths"):
+        for name in ("unit_starts", "unit_ends", *layout.of_units):
             unit_parts[name].append(arrays[name][kept])
-    dtypes = {"unit_rows": np.int32, "unit_starts": np.int64, "unit_ends": np.int64, "unit_lengths": np.int32}
     joined = {name: _concatenate(pieces, dtypes[name]) for name, pieces in unit_parts.items()}
     order = kernels.stable_order(joined["unit_rows"], n_rows)
     new_numbers = np.empty(len(order), np.int32)
     new_numbers[order] = np.arange(len(order), dtype=np.int32)
 
-    vocabulary = np.unique(_concatenate([arrays["term_hashes"] for arrays, _ in parts], np.uint64))
+    vocabulary = np.unique(_concatenate([arrays[layout.terms] for arrays, _ in parts], layout.term_dtype))
     terms: list[Array] = []
     units: list[Array] = []
-    tfs: list[Array] = []
+    values: list[Array] = []
     first = 0
     for (arrays, _), kept in zip(parts, kept_units, strict=True):
         mapped = np.full(len(arrays["unit_rows"]), -1, np.int32)
         mapped[kept] = new_numbers[first : first + len(kept)]
         first += len(kept)
         unit_of = mapped[arrays["posting_units"]]
-        numbers = np.searchsorted(vocabulary, arrays["term_hashes"]).astype(np.int32)
+        numbers = np.searchsorted(vocabulary, arrays[layout.terms]).astype(np.int32)
         term_of = np.repeat(numbers, np.diff(arrays["term_offsets"]))
         live = unit_of >= 0
         terms.append(term_of[live])
         units.append(unit_of[live])
-        tfs.append(arrays["posting_tfs"][live])
-    term, unit, tf = _concatenate(terms, np.int32), _concatenate(units, np.int32), _concatenate(tfs, np.uint8)
+        values.append(arrays[layout.values][live])
+    term, unit, value = _concatenate(terms, np.int32), _concatenate(units, np.int32), _concatenate(values, layout.value_dtype)
     by_unit = kernels.stable_order(unit, len(order))
     place = by_unit[kernels.stable_order(term[by_unit], len(vocabulary))]
     frequencies = np.bincount(term, minlength=len(vocabulary))
     used = frequencies > 0
     return {
-        "term_hashes": vocabulary[used],
+        layout.terms: vocabulary[used],
         "term_offsets": _offsets(frequencies[used]),
         "posting_units": unit[place],
-        "posting_tfs": tf[place],
+        layout.values: value[place],
         **{name: array[order] for name, array in joined.items()},
         "in_scope": in_scope,
     }

@@ -184,7 +184,8 @@ class Applier:
         if not operations:
             return {}
         documents = Documents.pack((o.hash, o.text, o.kind) for o in operations)
-        name = writer.staging.keep(documents, given={o.hash: dict(o.vectors) for o in operations})
+        media = {o.hash: o.media for o in operations if o.media}
+        name = writer.staging.keep(documents, given={o.hash: dict(o.vectors) for o in operations}, media=media)
         return {o.hash: name for o in operations}
 
     # --- spaces ------------------------------------------------------------------------------------------------------------
@@ -200,9 +201,11 @@ class Applier:
             layer: Layer | None = None
             try:
                 layer = create(spec, self.resources)
+                layer.check()
                 if space_id(spec, layer) != space:
                     layer = None
             except SondageError as error:
+                layer = None
                 logger.warning("corpus=%s space=%s event=not_built_here reason=%s", self.corpus, name, error)
             self._layers[name, space] = layer
         return self._layers[name, space]

@@ -18,6 +18,7 @@ from shards import arrays as array_files
 from shards.documents import Documents
 from shards.errors import BadSpec, Corrupt, NotFound, StoreError
 from shards.manifest import Root, corpus_store, latest_generation, read_root
+from shards.media import pack_media, unpack_media
 from shards.store import Store
 from shards.types import Array, Arrays
 
@@ -36,8 +37,8 @@ class Operation:
     """One document put at a path, or a path that is emptied (hash b"").
 
     hash: of the document, which identifies `text`, its rendition. size_bytes: of what was pushed; mtime_ns: when it was.
-    metadata: JSON values only. vectors: space name -> (n, dim) float32, the caller's own. id: given by the caller, so that a request
-    that is repeated is not performed twice; "" for none.
+    metadata: JSON values only. vectors: space name -> (n, dim) float32, the caller's own. media: what is kept of it beside its text, of
+    an image the file (`shards/media.py`). id: given by the caller, so that a request that is repeated is not performed twice; "" for none.
     """
 
     path: str
@@ -48,12 +49,13 @@ class Operation:
     mtime_ns: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
     vectors: Mapping[str, Array] = field(default_factory=dict, compare=False)
+    media: bytes = field(default=b"", repr=False)
     id: str = ""
 
     @property
     def cost_bytes(self) -> int:
         """About what it takes in the log."""
-        return 200 + len(self.path) + len(self.text) + sum(v.nbytes for v in self.vectors.values())
+        return 200 + len(self.path) + len(self.text) + len(self.media) + sum(v.nbytes for v in self.vectors.values())
 
     def digest(self) -> str:
         """What it does, whenever it was asked for: 16 hex digits."""
@@ -108,6 +110,8 @@ def dump(operations: Sequence[Operation], created: float, layers: Sequence[str] 
         records.append(record)
     arrays = {name: getattr(documents, name) for name in ("hashes", "starts", "ends", "kinds", "text")}
     arrays["operations"] = np.frombuffer(_dumps(records).encode(), np.uint8)
+    if media := {o.hash: o.media for o in operations if o.media}:
+        arrays |= pack_media(documents.hashes, media)
     arrays |= {f"{_VECTORS}{space}": np.concatenate(parts).astype(np.float32) for space, parts in vectors.items()}
     metadata = {
         "created": repr(float(created)),
@@ -151,6 +155,7 @@ def read(store: Store, number: int) -> LogEntry | None:
         )
     kinds, hashes = json.loads(metadata["kind_names"]), arrays["hashes"]
     rows = {hashes[row].tobytes(): row for row in range(len(hashes))}
+    media = unpack_media(arrays)
     operations = []
     for record in json.loads(arrays["operations"].tobytes()):
         record.pop("digest", None)
@@ -161,7 +166,7 @@ def read(store: Store, number: int) -> LogEntry | None:
             row = rows[key]
             text = arrays["text"][arrays["starts"][row] : arrays["ends"][row]].tobytes()
             kind = kinds[arrays["kinds"][row]]
-        operations.append(Operation(hash=key, text=text, kind=kind, vectors=vectors, **record))
+        operations.append(Operation(hash=key, text=text, kind=kind, vectors=vectors, media=media.get(key, b""), **record))
     return LogEntry(number, tuple(operations), float(metadata["created"]), tuple(json.loads(metadata["layers"])))
 
 

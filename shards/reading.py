@@ -7,6 +7,8 @@ from typing import Any
 
 from shards import given, metadata
 from shards.documents import Documents
+from shards.images import read_image
+from shards.pages import read_pages
 from shards.renditions import Skipped, render
 from shards.rows import RowRule, read_table
 from shards.types import Array
@@ -38,6 +40,7 @@ class Reading:
     odd: Odd = field(default_factory=dict)
     _documents: dict[bytes, tuple[bytes, bytes, str]] = field(default_factory=dict)
     _given: dict[bytes, dict[str, Array]] = field(default_factory=dict)
+    _media: dict[bytes, bytes] = field(default_factory=dict)
 
     def file(self, path: str, data: bytes, beside: bytes | None = None) -> None:
         """One file that is one document. beside: the content of its sidecar."""
@@ -49,6 +52,19 @@ class Reading:
         self._say(path, about | self._sidecar(path, beside), reasons)
         self.hashes[path] = rendition.hash  # of plain text the content's own; else it covers how the text was made
         self._documents[rendition.hash] = (rendition.hash, rendition.text, rendition.kind)
+
+    def image(self, path: str, data: bytes, beside: bytes | None = None) -> None:
+        """One file that is named like an image or a PDF; one that is none is like any other. What a sidecar says wins over the file."""
+        found = read_image(data) or read_pages(data)
+        if found is None:
+            self.file(path, data, beside)
+        elif isinstance(found, Skipped):
+            self.skipped[path] = found.reason
+        else:
+            self._say(path, found.facts | self._sidecar(path, beside), [])
+            self.hashes[path] = found.hash
+            self._documents[found.hash] = (found.hash, found.text, found.kind)
+            self._media[found.hash] = found.media
 
     def table(self, path: str, data: bytes, rule: RowRule, beside: bytes | None = None) -> None:
         """One file whose rows are documents. What a sidecar says is said of each."""
@@ -74,9 +90,9 @@ class Reading:
                 self._given[key] = row.vectors
         add_odd(self.odd, {f"row that is {reason}": (n, path) for reason, n in skipped.items()})
 
-    def pack(self) -> tuple[Documents, dict[bytes, dict[str, Array]]] | None:
-        """The documents that were read and the vectors they bring; None where there are none."""
-        return (Documents.pack(self._documents.values()), self._given) if self._documents else None
+    def pack(self) -> tuple[Documents, dict[bytes, dict[str, Array]], dict[bytes, bytes]] | None:
+        """The documents that were read, the vectors they bring and the images they are; None where there are none."""
+        return (Documents.pack(self._documents.values()), self._given, self._media) if self._documents else None
 
     def _sidecar(self, path: str, data: bytes | None) -> dict[str, Any]:
         if data is None:

@@ -13,7 +13,7 @@ import numpy as np
 from shards import arrays as array_files
 from shards.cache import FileCache
 from shards.encodings import PackedEncodings
-from shards.errors import ModelMissing, NotFound, StoreError
+from shards.errors import EndpointError, ModelMissing, NotFound, StoreError
 from shards.given import folder
 from shards.identity import content_hash
 from shards.manifest import FileRef, SegmentRef, check
@@ -85,7 +85,7 @@ class Restorer:
                     return self._zones(part)
                 if space in self.spaces and not self.spaces[space].problem:
                     return self._layer(part, self.spaces[space]) if kind == "layer" else self._statistics(part, self.spaces[space])
-            except (ModelMissing, NotFound, StoreError) as error:
+            except (EndpointError, ModelMissing, NotFound, StoreError) as error:
                 logger.info("file=%s event=not_restored reason=%s", ref.name, error)
         return None
 

@@ -13,11 +13,13 @@ import numpy as np
 
 from shards import arrays as array_files
 from shards import pushlog
+from shards.attached import Attached
 from shards.corpus import Source
 from shards.documents import Documents
 from shards.errors import Corrupt, NotFound, SourceError, StoreError
 from shards.identity import content_hash, find_rows
-from shards.listing import Listed
+from shards.images import may_be_seen
+from shards.listing import Listed, Listing
 from shards.manifest import SegmentRef, SourceRef, check
 from shards.segment import read_pack
 from shards.staging import Staging
@@ -96,8 +98,11 @@ class Salvage:
             if source is None:
                 continue
             files = [Listed(e.path, e.size_bytes, e.mtime_ns) for _, e in entries]
+            # Whether a space looked at it as an image shows in the hash.
+            seen = frozenset(file.path for file in files if may_be_seen(file.path))
+            tasks = self.staging.tasks(source, files, MAX_FILE_BYTES, Attached(Listing(tuple(files), {}), images=seen))
             try:
-                for staged in self.workers().run("stage", self.staging.tasks(source, files, MAX_FILE_BYTES)):
+                for staged in self.workers().run("stage", tasks):
                     self.reread += sorted([*staged.hashes, *staged.skipped])
                     keys = sorted_hashes([key for key in staged.hashes.values() if key in wanted])
                     if staged.pack and len(keys):

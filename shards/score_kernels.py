@@ -1,8 +1,8 @@
-"""The compiled loops that add up BM25 scores, keep the best rows, and take the moments of all scores on the way.
+"""The compiled loops that add up the scores of postings, keep the best rows, and take the moments of all scores on the way.
 
-A score is the float32 sum of `weight * (tf / (tf + norm))`, term by term in the order given. That order, and nothing else, decides
-the bits: every loop here adds in it, so a unit scores the same in a window, alone, and in any segment. A term that a unit lacks
-adds nothing or `weight * (0 / (0 + norm))`, which is the same.
+A score is the float32 sum of one part per term: of BM25 `weight * (tf / (tf + norm))`, of impacts, which a model has already
+saturated, `weight * impact`. Terms come in the order given. That order, and nothing else, decides the bits: every loop here adds
+in it, so a unit scores the same in a window, alone, and in any segment. A term that a unit lacks adds nothing or 0.
 """
 
 from typing import NamedTuple
@@ -20,13 +20,13 @@ MIN_NORM = 1e-30  # of a unit without words where b is 1: 0 / (0 + norm) must be
 class Postings(NamedTuple):
     """Of one segment. Let t be its terms, u its units.
 
-    units (p,) int32, ascending within a term, tfs (p,) uint8: as in `shards.postings`
-    dense: (d, u) uint8, tf of the d most frequent terms in every unit, 0 where the term is missing
-    norms: (u,) float32, above 0
+    units (p,) int32, ascending within a term; values (p,) uint8 tf or float32 impacts: as in `shards.postings`
+    dense: (d, u) likewise, values of the d most frequent terms in every unit, 0 where the term is missing
+    norms: (u,) float32, above 0, of tfs; (0,) with impacts
     """
 
     units: Array
-    tfs: Array
+    values: Array
     dense: Array
     norms: Array
 
@@ -90,22 +90,38 @@ def _add_dense(tfs, norm, weight, scores):
         scores[i] += weight * (tf / (tf + norm[i]))
 
 
+@jit
+def _add_dense_impacts(impacts, weight, scores):
+    """`_add_dense` of impacts."""
+    for i in range(len(scores)):
+        scores[i] += weight * impacts[i]
+
+
 @jit(error_model="numpy")
 def _add_window(postings, lists, places, first, end, scores):
     """Adds every term's part to the scores of units [first, end), moving `places` on; whether there was anything to add."""
     added = False
+    saturates = len(postings.norms) > 0
     norm = postings.norms[first:end]
     for t in range(len(lists.weights)):
         weight = lists.weights[t]
         if lists.dense[t] >= 0:
-            _add_dense(postings.dense[lists.dense[t], first:end], norm, weight, scores)
+            values = postings.dense[lists.dense[t], first:end]
+            if saturates:
+                _add_dense(values, norm, weight, scores)
+            else:
+                _add_dense_impacts(values, weight, scores)
             added = True
             continue
         stop = _lower_bound(postings.units, places[t], lists.stops[t], end)
-        for place in range(places[t], stop):
-            unit = np.uint64(postings.units[place] - first)
-            tf = np.float32(postings.tfs[place])
-            scores[unit] += weight * (tf / (tf + norm[unit]))
+        if saturates:
+            for place in range(places[t], stop):
+                unit = np.uint64(postings.units[place] - first)
+                tf = np.float32(postings.values[place])
+                scores[unit] += weight * (tf / (tf + norm[unit]))
+        else:
+            for place in range(places[t], stop):
+                scores[np.uint64(postings.units[place] - first)] += weight * np.float32(postings.values[place])
         added |= stop > places[t]
         places[t] = stop
     return added
@@ -243,9 +259,9 @@ def search_windows(postings, lists, places, units, allowed, whole, scores, first
 
 
 @jit
-def all_scores(postings, lists, size):
-    """Scores of all units: (u,) float32. size: units to be done with before the next, so that they stay in the cache."""
-    scores = np.zeros(len(postings.norms), np.float32)
+def all_scores(postings, lists, n_units, size):
+    """Scores of all units: (n_units,) float32. size: units to be done with before the next, so that they stay in the cache."""
+    scores = np.zeros(n_units, np.float32)
     places = lists.starts.copy()
     for first in range(0, len(scores), size):
         end = min(first + size, len(scores))
@@ -283,27 +299,28 @@ def row_scores(postings, lists, row_offsets, rows, scores, best_units):
 
 
 @jit
-def dense_lists(units, tfs, offsets, terms, n_units):
-    """tf of each of these terms in each unit: (d, n_units) uint8. terms: (d,) int64, numbers; offsets: of all terms."""
-    dense = np.zeros((len(terms), n_units), np.uint8)
+def dense_lists(units, values, offsets, terms, n_units):
+    """The value of each of these terms in each unit: (d, n_units). terms: (d,) int64, numbers; offsets: of all terms."""
+    dense = np.zeros((len(terms), n_units), values.dtype)
     for d in range(len(terms)):
         for place in range(offsets[terms[d]], offsets[terms[d] + 1]):
-            dense[d, units[place]] = tfs[place]
+            dense[d, units[place]] = values[place]
     return dense
 
 
 @jit
-def lists_of(term_hashes, term_offsets, dense_terms, hashes, weights):
+def lists_of(vocabulary, term_offsets, dense_terms, terms, weights):
     """Where the terms of a question lie, those that occur: the fields of `Lists`.
 
+    vocabulary: (t,) ascending, terms: of the question, both uint64 hashes or both uint32 tokens
     dense_terms: (d,) int64, ascending numbers of dense terms
     """
-    found = np.empty(len(hashes), np.int64)
-    kept = np.empty(len(hashes), np.float32)
+    found = np.empty(len(terms), np.int64)
+    kept = np.empty(len(terms), np.float32)
     n = 0
-    for i in range(len(hashes)):
-        number = np.searchsorted(term_hashes, hashes[i])
-        if number < len(term_hashes) and term_hashes[number] == hashes[i]:
+    for i in range(len(terms)):
+        number = np.searchsorted(vocabulary, terms[i])
+        if number < len(vocabulary) and vocabulary[number] == terms[i]:
             found[n], kept[n] = number, weights[i]
             n += 1
     starts, stops = np.empty(n, np.int64), np.empty(n, np.int64)

@@ -21,6 +21,7 @@ from shards.entry_metadata import Metadata
 from shards.given import Given, pack_arrays, unpack_arrays
 from shards.identity import HASH_BYTES, N_BUCKETS, buckets_of, find_rows, prefixes
 from shards.manifest import FileRef, SegmentRef, check
+from shards.media import KeptMedia, pack_media
 from shards.plan import extension
 from shards.types import Array, Arrays, Entry
 
@@ -221,7 +222,7 @@ class Segment:
             path = self.cache.path(self.store, file.name, file.size, file.sha256, pin=True)
             text = np.memmap(path, np.uint8, "r").view(np.ndarray)
             self.cache.unpin(path)
-        return Documents(text=text, kind_names=tuple(json.loads(metadata["kind_names"])), **arrays)
+        return Documents(text=text, kind_names=tuple(json.loads(metadata["kind_names"])), media=KeptMedia(self.store), **arrays)
 
     @cached_property
     def entries(self) -> Entries:
@@ -262,6 +263,17 @@ class Segment:
             # local store's own files nobody has looked at one yet: 0.6 s a GB, once per process.
             self._layers[space_id] = self._load(file, verify=self.store.local_path(file.name) is not None)[0]
         return self._layers[space_id]
+
+    @property
+    def opened(self) -> dict[str, list[Array]]:
+        """What is mapped so far: arrays of spaces by their id, and those of "text" and "documents" (with their entries)."""
+        held = {space: list(arrays.values()) for space, arrays in list(self._layers.items())}
+        documents, entries = self.__dict__.get("documents"), self.__dict__.get("entries")
+        held["text"] = [] if documents is None else [documents.text]
+        held["documents"] = list(self._columns[0].values()) if "_columns" in self.__dict__ else []
+        if entries is not None:
+            held["documents"] += [getattr(entries, name) for name in _ENTRY_ARRAYS]
+        return held
 
     def statistics(self, space_id: str, ref: SegmentRef) -> Arrays | None:
         """A space's statistics over all rows that a reference to this segment covers."""
@@ -339,16 +351,20 @@ def hash_order(hashes: Array, scores: Array) -> Array:
     return np.lexsort((prefixes(hashes), -scores))
 
 
-def dump_pack(documents: Documents, given: Mapping[bytes, Given] = MappingProxyType({})) -> bytes:
+def dump_pack(
+    documents: Documents, given: Mapping[bytes, Given] = MappingProxyType({}), media: Mapping[bytes, bytes] = MappingProxyType({})
+) -> bytes:
     """Documents as one staging file: what a worker that read them leaves for the one that builds.
 
-    given: the callers' own vectors of those that have some, by hash.
+    given: the callers' own vectors of those that have some, by hash. media: what is kept of them beside their text, likewise.
     """
     arrays, metadata = _document_arrays(documents)
     if given:
         vectors, names = pack_arrays(documents.hashes, given)
         arrays |= vectors
         metadata["vector_names"] = json.dumps(names)
+    if media:
+        arrays |= pack_media(documents.hashes, media)
     return array_files.dump(arrays | {"text": documents.text}, metadata)
 
 

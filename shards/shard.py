@@ -18,12 +18,12 @@ from shards.errors import BadQuery, SondageError
 from shards.excerpts import excerpt
 from shards.hits import Columns, Hits, Part
 from shards.identity import as_keys, find_rows
-from shards.layers.contract import Layer
+from shards.layers.contract import Describing, Layer
 from shards.manifest import ShardPage
 from shards.plan import Everything, Nothing, Plan, Predicate, SpaceQuery, simplify
 from shards.scope import EntryFields
 from shards.segment import Segment, Tombstones, unpack_entry
-from shards.types import Array, Budget, Candidates, Detail, LayerStatus, Scored
+from shards.types import Array, Budget, Candidates, Derived, Detail, LayerStatus, Scored
 from shards.view import View
 
 logger = logging.getLogger(__name__)
@@ -268,9 +268,18 @@ class Shard:
         return None
 
     def detail(
-        self, document: bytes, spans: Sequence[tuple[int, int]], words: Sequence[str], excerpt_bytes: int, where: Predicate
+        self,
+        document: bytes,
+        spans: Sequence[tuple[int, int]],
+        words: Sequence[str],
+        excerpt_bytes: int,
+        where: Predicate,
+        queries: Sequence[SpaceQuery] = (),
     ) -> Detail | None:
-        """What a result row shows of a live document; None where it is not here. Entries inside the scope come first."""
+        """What a result row shows of a live document; None where it is not here. Entries inside the scope come first.
+
+        queries: of spaces that may have found it; of derived ones come the texts that did.
+        """
         place = self.find(document)
         if place is None:
             return None
@@ -293,7 +302,16 @@ class Shard:
             size_bytes=len(text),
             kind=documents.kind_names[documents.kinds[row]],
             excerpts={span: excerpt(text, *span, words, excerpt_bytes) for span in dict.fromkeys(spans)},
+            derived=tuple(self._derived(view, row, queries)),
         )
+
+    def _derived(self, view: View, row: int, queries: Sequence[SpaceQuery]) -> Iterator[Derived]:
+        """What derived spaces found a document by."""
+        for query in queries:
+            space = self.spaces.get(query.space)
+            reader = view.readers.get(space.id) if space is not None and space.layer.origin == "derived" else None
+            if isinstance(reader, Describing) and (found := reader.describe(query, row)) is not None:
+                yield found
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Staging:
     def tasks(self, source: Source, files: Sequence[Listed], max_file_bytes: int, attached: Attached | None = None) -> list[StageTask]:
         """Files in portions to be read. Those that a run has read already bear the name of what it left.
 
-        attached: the sidecars and rules of files that have one; the files' etags cover them.
+        attached: the sidecars and rules of files that have one, and which are images; the files' etags cover them.
         """
         kept = {match[2]: match[1] for name in self.store.list("staging/") if (match := _LIST.fullmatch(name))}
         tasks: list[StageTask] = []
@@ -51,7 +51,7 @@ class Staging:
                 identity = json.dumps([source.url, max_file_bytes, [list(f) for f in chunk]])
                 digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
                 name = f"staging/{kept.get(digest) or self._name(digest)}"
-                sidecars, rules = (attached.sidecars, attached.rules) if attached is not None else ({}, {})
+                sidecars, rules, images = (attached.sidecars, attached.rules, attached.images) if attached is not None else ({}, {}, ())
                 tasks.append(
                     StageTask(
                         name,
@@ -60,15 +60,18 @@ class Staging:
                         max_file_bytes,
                         {f.path: sidecars[f.path] for f in chunk if f.path in sidecars},
                         {f.path: rules[f.path] for f in chunk if f.path in rules},
+                        frozenset(f.path for f in chunk if f.path in images) if images else frozenset(),
                     )
                 )
                 chunk, size = [], 0
         self.used.update(task.name for task in tasks)
         return tasks
 
-    def keep(self, documents: Documents, given: Mapping[bytes, Given] = MappingProxyType({})) -> str:
-        """Documents that no worker has read, with the callers' own vectors of some; returns the name of their pack."""
-        data = dump_pack(documents, given)
+    def keep(
+        self, documents: Documents, given: Mapping[bytes, Given] = MappingProxyType({}), media: Mapping[bytes, bytes] = MappingProxyType({})
+    ) -> str:
+        """Documents that no worker has read, with the callers' own vectors and the media of some; returns the name of their pack."""
+        data = dump_pack(documents, given, media)
         name = f"staging/{self._name(hashlib.sha256(data).hexdigest()[:24])}"
         self.used.add(name)
         self.store.write(f"{name}.pack", data)

@@ -166,10 +166,26 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True)
+class Derived:
+    """A text about bytes [start, end) of a document that is not in it: what a derived space found it by.
+
+    kind: context, question, summary; generator: who made it, "extractive" or the name of a model.
+    """
+
+    space: str
+    kind: str
+    generator: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Detail:
     """What a result row shows of a document beside its scores.
 
     entries: all live ones, those inside the scope first; excerpts: by span asked, in that order. size_bytes: of the rendition.
+    derived: of each derived space that was asked, the text that gave the document its score.
     """
 
     hash: bytes
@@ -177,6 +193,7 @@ class Detail:
     size_bytes: int
     kind: str
     excerpts: dict[tuple[int, int], Excerpt]
+    derived: tuple[Derived, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

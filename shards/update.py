@@ -6,7 +6,7 @@ The driver decides and moves names; workers read and write. What comes after rea
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from shards import pushlog, tree
@@ -21,6 +21,7 @@ from shards.errors import AlreadyExists, BadSpec, NotFound, SourceError, StoreEr
 from shards.generation import Generation, spec_of
 from shards.given import dims
 from shards.identity import shard_ranges
+from shards.images import images_taken
 from shards.layers import SpaceSpec, create, space_id
 from shards.layers.contract import Resources
 from shards.lease import Clock, Sleep
@@ -55,6 +56,7 @@ class Options:
     allow_shrink: bool = False
     rows: tuple[RowRule, ...] = ()  # files that are tables, whose rows are documents
     refit: float = REFIT
+    choose: Callable[[Listing], Sequence[SpaceSpec]] | None = None  # further specs for a new corpus, by what the source holds
 
 
 @dataclass(slots=True)
@@ -167,7 +169,7 @@ class Updater:
                 outcome.unread[problem.kind] = outcome.unread.get(problem.kind, 0) + 1
                 outcome.failed[problem.path] = problem.reason
         parent = self.writer.newest()
-        specs = self._specs(options, parent)
+        specs = self._specs(options, parent, listing)
         old_source = parent.root.sources.get(options.source.name) if parent else None
         if parent is None and not listing.files:
             raise SourceError(
@@ -181,7 +183,7 @@ class Updater:
             )
         with timed(outcome, "compare"):
             old_tree = old_source.tree if old_source else None
-            attached = attach(listing, options.rows, self._dims(options, specs))
+            attached = attach(listing, options.rows, self._dims(options, specs), self._images(specs))
             listing = attached.listing
             compared = compare(listing, tree.rows(self.writer.store, old_tree) if old_tree else (), options.max_file_bytes)
         self._guard_shrink(options, outcome, listing, old_source, compared.gone)
@@ -225,17 +227,25 @@ class Updater:
                     )
         return known
 
-    def _specs(self, options: Options, parent: Generation | None) -> Specs:
+    def _images(self, specs: Specs) -> Callable[[str], bool] | None:
+        """Which paths are looked at as images, where a space does."""
+        return images_taken((create(spec, self.resources), spec.scope) for spec, _ in specs.values())
+
+    def _specs(self, options: Options, parent: Generation | None, listing: Listing) -> Specs:
         """Spaces to build, by name, with their ids. Asked-for ones are added to, or replace, those the corpus has."""
-        if not options.specs and parent is None:
+        asked = [*(options.choose(listing) if options.choose and parent is None and listing.files else ()), *options.specs]
+        if not asked and parent is None and listing.files:
             raise BadSpec("A new corpus needs layers. Give --layers, e.g. names,text,bm25,static.")
         wanted = {spec_of(ref).name: spec_of(ref) for ref in parent.root.spaces} if parent else {}
-        for spec in options.specs:
-            if sum(other.name == spec.name for other in options.specs) > 1:
+        for spec in asked:
+            if sum(other.name == spec.name for other in asked) > 1:
                 raise BadSpec(f"Two spaces are called {spec.name!r}. Name one: other={spec.layer}:….")
             wanted[spec.name] = spec
         # Always anew: a layer or model that changed since is another space, and its arrays are made again.
-        return {name: (spec, space_id(spec, create(spec, self.resources))) for name, spec in wanted.items()}
+        made = {name: (spec, create(spec, self.resources)) for name, spec in wanted.items()}
+        for _, layer in made.values():
+            layer.check()
+        return {name: (spec, space_id(spec, layer)) for name, (spec, layer) in made.items()}
 
     def _guard_shrink(self, options: Options, outcome: Outcome, listing: Listing, old: SourceRef | None, gone: list[TreeRow]) -> None:
         """Forget what is gone where that is more likely a mistake: most files, or all, as of a disk that is not mounted."""

@@ -22,7 +22,7 @@ class VectorMoments:
 
     @classmethod
     def of(cls, vectors: Array, units: Array | None = None) -> "VectorMoments":
-        """The moments of rows of vectors, (u, dim) float32; units: which rows, (n,) int; None: all. 4 us a row of 384."""
+        """The moments of rows of vectors, (u, dim) float32 or float16; units: which rows, (n,) int; None: all. 4 us a row of 384."""
         dim = vectors.shape[1]
         total = cls(0, np.zeros(dim), np.zeros((dim, dim)))
         n = len(vectors) if units is None else len(units)

@@ -329,6 +329,6 @@ def consequence_of(kind: str) -> str:
         "layer": f"space {space} is not searched on the shard",
         "stats": f"space {space} is not asked in the generation",
         "tree": "the source cannot be compared: the next index run fails, history is incomplete",
-        "encodings": "what it held is encoded again when it is needed",
+        "encodings": "what it held is encoded again when it is needed; images are kept anew when their files are read again",
         "nulls": "the generation cannot be opened: scores mean nothing without null models",
     }.get(role, "unknown")

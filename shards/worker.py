@@ -12,23 +12,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from shards import images, pages
 from shards import segment as segments
 from shards.cache import FileCache
 from shards.corpus import Listed, Opener, Source
 from shards.documents import Documents, Entries
 from shards.encodings import PackedEncodings
+from shards.endpoint_settings import Usage
 from shards.errors import Corrupt, ModelMissing, NotFound, SourceError
 from shards.given import dims, folder
 from shards.identity import find_rows
 from shards.joining import Part, join
 from shards.layers import SpaceSpec, create, space_id
-from shards.layers.contract import Layer, Resources
+from shards.layers.contract import Layer, Progress, Resources
 from shards.manifest import SegmentRef
+from shards.media import KeptMedia, read_media
 from shards.opening import reason_of
 from shards.plan import glob_regex
 from shards.reading import Odd, Reading
@@ -46,7 +49,7 @@ RACY_NS = 2_000_000_000  # the coarsest clock of a file system in use (FAT): two
 class StageTask:
     """Files to read. name: where the result goes, a function of the files, so that a run that was cut finds it again.
 
-    sidecars, rules: of those of the files that have one, by path (`shards/attached.py`).
+    sidecars, rules: of those of the files that have one, by path; images: those to be read as images (`shards/attached.py`).
     """
 
     name: str
@@ -55,6 +58,7 @@ class StageTask:
     max_file_bytes: int
     sidecars: Mapping[str, Listed] = field(default_factory=dict)
     rules: Mapping[str, RowRule] = field(default_factory=dict)
+    images: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class SegmentTask:
 class Built:
     """A segment that was built, and what it cost. encoded, reused: documents encoded anew, or taken from kept encodings.
 
-    task: the key of the task that it was built for.
+    task: the key of the task that it was built for. spent: at endpoints, by space.
     """
 
     task: bytes
@@ -113,13 +117,14 @@ class Built:
     encoded: dict[str, int]
     reused: dict[str, int]
     seconds: dict[str, float]
+    spent: dict[str, Usage] = field(default_factory=dict)
 
 
 class _Counted:
     """Kept encodings that count what was asked of them."""
 
     def __init__(self, inner: PackedEncodings):
-        self.inner, self.encoded, self.reused = inner, 0, 0
+        self.inner, self.encoded, self.reused, self.spent = inner, 0, 0, Usage()
 
     def get(self, hashes: Array) -> dict[bytes, Array]:
         try:
@@ -133,6 +138,9 @@ class _Counted:
     def put(self, encodings: Mapping[bytes, Array]) -> None:
         self.encoded += len(encodings)
         self.inner.put(encodings)
+
+    def spend(self, usage: Usage) -> None:
+        self.spent += usage
 
 
 class Worker:
@@ -199,10 +207,14 @@ class Worker:
                 pass  # without its sidecar it would lose its metadata: the next run tries again
             elif path in task.rules:
                 reading.table(path, data, task.rules[path], beside.pop(path, None))
+            elif path in task.images:
+                reading.image(path, data, beside.pop(path, None))
             else:
                 reading.file(path, data, beside.pop(path, None))
         pack = ""
         if (read := reading.pack()) is not None:
+            # Also those of documents that the corpus has: where a kept copy was lost, reading the file again brings it back.
+            KeptMedia(self.store).put(read[2])
             content = segments.dump_pack(*read)
             # By its content: of two runs with one listing, the second may read a file that was changed after the first had.
             pack = f"{task.name}.{hashlib.sha256(content).hexdigest()[:16]}.pack"
@@ -240,18 +252,21 @@ class Worker:
 
     # --- building ----------------------------------------------------------------------------------------------------------
 
-    def build(self, task: SegmentTask, progress: Callable[[str, int, int], None] | None = None) -> Built:
+    def build(self, task: SegmentTask, progress: Progress | None = None) -> Built:
         """Build a segment: new documents are built, joined ones are merged. ref is None where nothing is left to hold."""
         seconds: dict[str, float] = {}
         begun = time.monotonic()
-        fresh = Documents.pack(self._documents(task))
+        media = KeptMedia(self.store)
+        fresh = replace(Documents.pack(self._documents(task, media)), media=media)
         self._keep_given(task)
         parts = [(Segment(ref, self.store, self.cache), ref) for ref in task.parts]
         live = [_live_part(part, ref, self.store) for part, ref in parts]
         documents, entries, doc_maps, entry_maps = join([Part.whole(fresh, task.entries), *live])
+        documents = replace(documents, media=media)
         seconds["read"] = time.monotonic() - begun
         encoded: dict[str, int] = {}
         reused: dict[str, int] = {}
+        spent: dict[str, Usage] = {}
         layers: dict[str, Arrays] = {}
         statistics: dict[str, Arrays] = {}
         if not len(documents) and not len(entries):
@@ -259,6 +274,7 @@ class Worker:
         for name, (layer, space) in self.layers.items():
             begun = time.monotonic()
             known = _Counted(PackedEncodings(self.store, folder(layer, space)))
+            tell = _of_space(name, progress)
             if parts and all(part.layer(space) is not None for part, _ in parts):
                 pieces = [
                     (part.layer(space), (doc_maps if layer.over == "documents" else entry_maps)[i + 1])
@@ -266,14 +282,16 @@ class Worker:
                 ]
                 held = _held(space, parts, self.store)
                 if len(fresh) or len(task.entries):
-                    built = layer.build(fresh, task.entries, self._scope(name, fresh, task.entries, task), known, progress)
+                    built = layer.build(fresh, task.entries, self._scope(name, fresh, task.entries, task), known, tell)
                     pieces.append((built, (doc_maps if layer.over == "documents" else entry_maps)[0]))
                     held = [*held, (1, layer.statistics(built, fresh, task.entries))] if held else []
                 layers[space] = layer.merge(pieces, documents, entries, held)
             else:
-                layers[space] = layer.build(documents, entries, self._scope(name, documents, entries, task), known, progress)
+                layers[space] = layer.build(documents, entries, self._scope(name, documents, entries, task), known, tell)
             statistics[space] = layer.statistics(layers[space], documents, entries)
             encoded[name], reused[name] = known.encoded, known.reused
+            if known.spent.requests:
+                spent[name] = known.spent
             seconds[name] = time.monotonic() - begun
         begun = time.monotonic()
         spaces = {name: space for name, (_, space) in self.layers.items()}
@@ -281,7 +299,7 @@ class Worker:
             self.store, segments.serialise(documents, entries, layers, statistics, spaces, task.buckets)
         )
         seconds["write"] = time.monotonic() - begun
-        return Built(task.key, task.shard, ref, encoded, reused, seconds)
+        return Built(task.key, task.shard, ref, encoded, reused, seconds, spent)
 
     def _scope(self, name: str, documents: Documents, entries: Entries, task: SegmentTask) -> Array | None:
         """The rows that a space with a scope is built for: entries by their own path, documents by any of theirs; None: all."""
@@ -292,12 +310,16 @@ class Worker:
         inside = [any(glob.fullmatch(entries.path(row)) for glob in self._globs[name]) for row in range(len(entries))]
         return np.array(inside, bool)
 
-    def _documents(self, task: SegmentTask) -> Iterator[tuple[bytes, bytes, str]]:
+    def _documents(self, task: SegmentTask, media: KeptMedia) -> Iterator[tuple[bytes, bytes, str]]:
+        """The documents wanted, as `Documents.pack` takes them; images that they are made from are kept on the way."""
         if not len(task.wanted):
             return
         found: set[bytes] = set()
         with ThreadPoolExecutor(min(self.store.parallel, max(1, len(task.packs)))) as pool:
-            for pack in pool.map(lambda name: self._pack(name, task.wanted), task.packs):
+            for name, pack in zip(task.packs, pool.map(lambda name: self._pack(name, task.wanted), task.packs), strict=True):
+                if any(name.partition(":")[0] in (images.KIND, pages.KIND) for name in pack.kind_names):
+                    # Here and not where spaces are built: pushed documents get dear spaces later, when their entry of the log is done with.
+                    media.put(read_media(self.store, name, media.lacking(task.wanted)))
                 for row in range(len(pack)):
                     key = pack.hashes[row].tobytes()
                     found.add(key)
@@ -320,6 +342,11 @@ class Worker:
             # What was read can be read again; without its list nobody looks for the pack.
             self.store.delete(f"{name.split('.')[0]}.json")
             raise NotFound(f"{error} Run the job again, it will read the files once more.") from None
+
+
+def _of_space(name: str, progress: Progress | None) -> Progress | None:
+    """A progress that says which space is meant."""
+    return None if progress is None else lambda step, done, total: progress(f"{step} {name}", done, total)
 
 
 def _live_part(segment: Segment, ref: SegmentRef, store: Store) -> Part:

@@ -21,9 +21,10 @@ from shards.cache import FileCache
 from shards.delta import ShardDelta, Specs, by_shard, segment_tasks
 from shards.drafts import Draft, SourceChange, Tally, timed
 from shards.encodings import PackedEncodings
+from shards.endpoint_settings import Usage
 from shards.errors import AlreadyExists, NotFound
 from shards.generation import Generation
-from shards.given import GIVEN
+from shards.given import OF_DOCUMENTS
 from shards.identity import N_BUCKETS
 from shards.layers import create
 from shards.layers.contract import Resources
@@ -186,7 +187,7 @@ class Writer:
         self.staging.sweep()
         for space in sorted(self._encoded):
             PackedEncodings(self.store, f"encodings/{space}").compact()
-        for name in filter(lambda name: name.startswith(GIVEN), self.store.folders("encodings")):
+        for name in filter(lambda name: name.startswith(OF_DOCUMENTS), self.store.folders("encodings")):
             PackedEncodings(self.store, f"encodings/{name}").compact()
         self._encoded.clear()
 
@@ -385,6 +386,8 @@ def _count(tally: Tally, result: Built) -> None:
     for name in result.encoded:
         tally.encoded[name] = tally.encoded.get(name, 0) + result.encoded[name]
         tally.reused[name] = tally.reused.get(name, 0) + result.reused[name]
+    for name, usage in result.spent.items():
+        tally.spent[name] = tally.spent.get(name, Usage()) + usage
     for step, seconds in result.seconds.items():
         key = f"build: {step}"
         tally.seconds[key] = tally.seconds.get(key, 0.0) + seconds

@@ -57,7 +57,7 @@ def test_shards_reads_no_environment():
 
 
 def test_only_the_registry_knows_layers_by_name():
-    names = {"names", "text", "bm25", "static", "dense", "vectors"}
+    names = {"names", "text", "bm25", "sparse", "static", "dense", "vectors"}
     for folder in ORDER:
         for path in sources(folder):
             if path.parent.name == "layers" or path.name in {"index.py"}:
@@ -71,15 +71,15 @@ def test_only_the_registry_knows_layers_by_name():
 
 def test_importing_shards_is_light():
     code = (
-        "import sys, time; begun = time.perf_counter(); import shards, shards.types, shards.plan, shards.layers.contract; "
-        f"heavy = [m for m in {HEAVY!r} if m in sys.modules]; print(time.perf_counter() - begun, heavy)"
+        "import sys, time; begun = time.process_time(); import shards, shards.types, shards.plan, shards.layers.contract; "
+        f"heavy = [m for m in {HEAVY!r} if m in sys.modules]; print(time.process_time() - begun, heavy)"
     )
     seconds, heavy = min(
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(" ", 1)
         for _ in range(3)
     )
     assert heavy.strip() == "[]"
-    assert float(seconds) < 1.0  # 0.15 s on a quiet machine; the bench prints it
+    assert float(seconds) < 1.0  # of CPU: 0.15 s on a quiet machine, more where others fill the caches
 
 
 def test_no_job_shadows_a_package():

@@ -30,6 +30,7 @@ from serve.local import local_coordinator
 from serve.schema import SearchRequest
 from shards import manifest, update
 from shards.errors import Corrupt, NotFound, SondageError, SourceError, StoreError
+from shards.layers import REGISTRY
 from shards.manifest import FORMAT_VERSION, latest_generation, list_corpora
 from shards.store import open_store
 
@@ -101,7 +102,7 @@ def test_a_source_without_text_is_refused_and_nothing_is_published(source, says,
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--layer", "bm52"], "Unknown layer 'bm52'. Choose from: bm25, dense, names, static, text, vectors."),
+        (["--layer", "bm52"], f"Unknown layer 'bm52'. Choose from: {', '.join(sorted(REGISTRY))}."),
         (["--layer", "other=bm25:k1=much"], "k1"),
         (["--layer", "other="], "Choose from"),
         (["--layer", "bm25", "--layer", "bm25:k1=2"], "Two spaces are called 'bm25'"),

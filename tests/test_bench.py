@@ -1,5 +1,6 @@
 """The benches run and give what they promise; how fast anything is, no test says."""
 
+import argparse
 import json
 import os
 import sys
@@ -7,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import bench, bench_http, bench_index, bench_query, bench_upsert, bench_verdict
+from jobs import bench, bench_http, bench_index, bench_query, bench_spaces, bench_upsert, bench_vectors, bench_verdict, real_vectors
 from jobs.bench_corpus import passages_of_stdlib, queries_of_stdlib
 from jobs.bench_engines import Sondage, _query
 from jobs.progress import Progress
+from shards import vector_sketches
 from shards.errors import BadSpec
 
 FIGURES = {"qps", "qps_wall", "p50_ms", "p99_ms", "parse_p50_ms", "build_mb_per_s", "build_mb_per_s_wall", "n_postings"}
@@ -179,3 +181,39 @@ def test_a_change_among_many_paths_is_measured(tmp_path, capsys):
     assert (found["update"]["suspects"], found["diff"]["differing"]) == (10, 10)
     assert found["parse"]["rows"] >= 3000
     assert all(found[step]["peak_rss_mb"] > 10 for step in ("build", "update", "diff", "parse"))
+
+
+def test_a_space_is_measured_beside_a_peer_on_real_text(tmp_path, monkeypatch, capsys):
+    """A text of some passages in place of the machine's, by a static model in the models folder; faiss is the peer."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for i in range(60):
+        lines = [f"The {colour} boat {i} comes in with the tide of {n} o'clock." for n in range(12) for colour in ("red", "blue")]
+        (texts / f"{i}.txt").write_text("\n\n".join(lines))
+    monkeypatch.setattr(real_vectors, "FOLDERS", (str(texts),) * 2)
+    monkeypatch.setattr(bench_vectors, "N_ENCODED", 20)
+    monkeypatch.setattr(vector_sketches, "LEAST_UNITS", 1)
+    monkeypatch.setenv("SONDAGE_MODELS", str(tmp_path / "models"))
+    model = Path(__file__).parent / "fixtures/format-1/whole/model"
+    size, _ = bench_spaces.SPACES["static-384"]
+    monkeypatch.setitem(bench_spaces.SPACES, "static-384", (size, lambda *asked: bench_vectors.static_subject(str(model), *asked)))
+    out = tmp_path / "figures.json"
+    assert bench.main(["spaces", "--spaces", "static-384=200", "--rounds", "1", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())["spaces"]
+    assert set(found) == {"bars", "static-384"}
+    figures = found["static-384"]
+    assert figures["of these, to save time"] > 0
+    assert figures["passages"] == 200 and figures["recall@10"]["ours"] == 1.0
+    assert figures["other scores than brute force"].startswith("0 of")
+    for k in ("10 best", "100 best"):
+        assert figures[k]["ours"]["times the peer"] > 0 < figures[k]["ours, 2 threads"]["times the peer"]
+    made = list((tmp_path / "models/bench").iterdir())
+    assert bench.main(["spaces", "--spaces", "static-384=200", "--rounds", "1"]) == 0
+    assert list((tmp_path / "models/bench").iterdir()) == made  # kept, not made again
+
+
+def test_spaces_are_named_with_their_sizes():
+    assert bench_spaces.sized("static-384=20,static-256") == {"static-384": 20, "static-256": bench_spaces.SPACES["static-256"][0]}
+    for wrong in ("dense-9", "static-384=many", "static-384=0"):
+        with pytest.raises(argparse.ArgumentTypeError, match="static-384"):
+            bench_spaces.sized(wrong)

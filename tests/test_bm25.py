@@ -263,10 +263,10 @@ def test_statistics_of_tombstones_subtract_to_nothing_when_all_rows_are_dead():
 
 def test_a_deadline_in_the_middle_leaves_whole_rows_only(monkeypatch):
     """The clock runs out after the first window: rows of that window are scored fully, the others are not covered."""
-    from shards.layers import bm25_reader
+    from shards.layers import postings_reader
 
-    monkeypatch.setattr(bm25_reader, "WINDOW", 4)
-    monkeypatch.setattr(bm25_reader, "SLICE_POSTINGS", 1)
+    monkeypatch.setattr(postings_reader, "WINDOW", 4)
+    monkeypatch.setattr(postings_reader, "SLICE_POSTINGS", 1)
     ask = corpus(*[f"cat {i} " + "x " * 30 * (i % 4) for i in range(20)], layer=make(unit_bytes=100))
     query = ask.layer.prepare(Request("cat"), ask.statistics)
 

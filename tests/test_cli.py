@@ -18,14 +18,17 @@ from scripted_coordinator import HASH, KEY, Scripted, one_hit, running
 import sondage
 from jobs import cli, render
 from jobs.settings import VARIABLES, Settings, read_keys
-from serve.schema import Coverage, EntryOut, ExcerptOut, SearchAnswer, SearchRequest
+from serve.schema import Coverage, EntryOut, ExcerptOut, Rerank, RerankInfo, RerankSignal, SearchAnswer, SearchRequest
 from serve.settings import FrontSettings
 from shards.errors import BadQuery, BadSpec, NotFound, SondageError
 
 LAYER = {
     "name": "lines", "layer": "text", "units": 12, "bytes": 3_400, "granularity": "line", "origin": "source",
-    "query_format": "literal or regex", "cost": "1 ms per MB",
+    "query_format": "literal or regex", "cost": "1 ms per MB", "resident_bytes": 2_300, "private_bytes": 1_100,
 }  # fmt: skip
+
+
+RERANKER = {"model": "tiny", "endpoint": "default", "ready": True, "reason": "", "usage": {"requests": 1_200, "retries": 0, "cost": None}}
 
 
 class Server(Scripted):
@@ -40,6 +43,14 @@ class Server(Scripted):
         if request.query == "layer":
             raise BadQuery("Corpus 'stdlib' has no layer 'bm52'. Choose from: bm25, names.")
         answer = one_hit(request)
+        if request.query == "reranked":
+            hit = answer.hits[0].model_copy(update={"rerank": RerankSignal(model="owner/name", score=0.75, start=0, end=22)})
+            info = RerankInfo(state="done", n=1, depth=20, model="owner/name", ms=12.3)
+            return answer.model_copy(update={"hits": [hit], "rerank": info})
+        if request.query == "not reranked":
+            reason = "the time for it was over"
+            info = RerankInfo(state="skipped", reason=reason, n=0, depth=20, model="owner/name", ms=0)
+            return answer.model_copy(update={"rerank": info})
         if request.query == "nothing":
             missing = [Coverage(layer="bm25", shard=s, state="missing", covered=0, total=9, reason="host away") for s in (1, 2)]
             late = Coverage(layer="text", shard=0, state="late", covered=3, total=9)
@@ -50,11 +61,13 @@ class Server(Scripted):
     async def status(self) -> dict:
         corpus = {
             "generation": 4, "docs": 1_200, "entries": 1_300, "text_bytes": 5_000_000, "shards": [{}], "segments": 2,
+            "memory": {"text": {"mapped_bytes": 9_000, "resident_bytes": None, "private_bytes": 5_000}},
             "layers": [LAYER], "sources": {"here": {"url": "/nowhere"}},
             "debt": [{"merges": 1, "bytes": 2_000_000, "dead_documents": 3, "dead_bytes": 4_000}, {"merges": 1, "bytes": 500_000}],
         }  # fmt: skip
         host = {"node": "0123456789abcdef", "state": "ready", "reason": "", "searches": 3, "shards": [{}]}
-        return {"store": "/index", "corpora": {"stdlib": corpus}, "hosts": [host], "problems": {"news": "unreadable"}}
+        more = {"rerankers": [RERANKER], "problems": {"news": "unreadable"}}
+        return {"store": "/index", "corpora": {"stdlib": corpus}, "hosts": [host], **more}
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +131,28 @@ def test_options_become_fields_of_the_request(capsys, url, server):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("options", "asked", "budget_ms"),
+    [
+        ([], None, 2_000),
+        (["--rerank", "owner/name"], Rerank(model="owner/name"), 30_000),
+        (["--rerank", "owner/name", "--depth", "50", "--budget-ms", "900"], Rerank(model="owner/name", depth=50), 900),
+        (["--rerank", "tiny", "--judge", "default"], Rerank(model="tiny", endpoint="default"), 30_000),
+        (["--no-rerank"], False, 2_000),
+    ],
+)
+def test_the_last_stage_is_asked_for_by_options(capsys, url, server, options, asked, budget_ms):
+    assert run(capsys, "search", "q", "-c", "stdlib", "--url", url, *options)[0] == 0
+    assert (server.asked[-1].rerank, server.asked[-1].budget_ms) == (asked, budget_ms)
+
+
+def test_what_became_of_reranking_is_printed(capsys, url):
+    _, out, _ = run(capsys, "search", "reranked", "-c", "stdlib", "--url", url)
+    assert "[bm25 E=3e-7, reranker 0.75]" in out and "reranked by owner/name: 1 hits, 12 ms\n" in out
+    _, out, _ = run(capsys, "search", "not reranked", "-c", "stdlib", "--url", url)
+    assert "reranking by owner/name skipped, 0 hits scored: the time for it was over\n" in out
+
+
 def test_a_regex_and_a_glob_go_to_the_spaces_that_take_them_by_the_corpuss_names(capsys, url, server):
     assert run(capsys, "search", "--regex", r"def \w+", "--glob", "*.py", "--url", url)[0] == 0
     assert server.asked[-1].forms == {"lines": {"pattern": r"def \w+", "regex": True}, "names": {"glob": "*.py"}}
@@ -139,6 +174,9 @@ def test_json_on_stdout_is_the_answer(capsys, url):
         (["search", "q", "-k", "1000000"], "less than or equal to 1000; found 1000000."),
         (["search", "x" * 9_000], "query: String should have at most 8192 characters"),
         (["search", "q", "--where", "{"], "--where is not JSON"),
+        (["search", "q", "--depth", "5"], "--depth and --judge belong to --rerank MODEL"),
+        (["search", "q", "--rerank", "m", "--no-rerank"], "--depth and --judge belong to --rerank MODEL, and --no-rerank to neither"),
+        (["search", "q", "--rerank", "m", "--depth", "0"], "rerank.depth: expected greater than or equal to 1; found 0."),
         (["search", "q", "--where", "[1]"], "where: expected a valid dictionary; found [1]."),
         (["search", "q", "--path", "a[b"], "paths[0]: Glob 'a[b' has an unclosed '['"),
         (["search", "layer"], "Corpus 'stdlib' has no layer 'bm52'. Choose from: bm25, names."),
@@ -190,7 +228,9 @@ def test_status_is_shown_as_tables(capsys, url):
     code, out, _ = run(capsys, "status", "--url", url)
     assert code == 0
     for text in ("stdlib: generation 4, 1,200 documents of 1,300 entries, 5.0 MB of text", "source here: /nowhere", "lines (text)",
-                 "3.4 kB", "0123456789ab  ready", "3 dead documents, 4.0 kB, 2 merges due, 2.5 MB",
+                 "3.4 kB  2.3 kB + 1.1 kB", "in memory: text ? + 5.0 kB", "0123456789ab  ready",
+                 "reranker tiny of endpoint default: ready, requests 1,200\n",
+                 "3 dead documents, 4.0 kB, 2 merges due, 2.5 MB",
                  "problem: news: unreadable"):  # fmt: skip
         assert text in out, out
     assert json.loads(run(capsys, "status", "--url", url, "--json")[1])["corpora"]["stdlib"]["docs"] == 1_200
@@ -395,6 +435,17 @@ def test_a_folder_becomes_an_absolute_path(environment, tmp_path):
     environment.chdir(tmp_path)
     assert Settings.load({}, store="index").store_url() == str(tmp_path / "index")
     assert Settings.load({}, store="s3://b/index").store_url() == "s3://b/index"
+
+
+def test_the_last_stage_of_every_search_comes_from_the_environment():
+    assert Settings.load({}).front_settings().rerank is None
+    assert Settings.load({"SONDAGE_RERANK": "owner/name"}).front_settings().rerank == Rerank(model="owner/name", depth=20)
+    judge = Settings.load({"SONDAGE_RERANK": "tiny", "SONDAGE_RERANK_ENDPOINT": "default", "SONDAGE_RERANK_DEPTH": "5"})
+    assert judge.front_settings().rerank == Rerank(model="tiny", endpoint="default", depth=5)
+    with pytest.raises(BadSpec, match="SONDAGE_RERANK_DEPTH: Input should be less than or equal to 200"):
+        Settings.load({"SONDAGE_RERANK_DEPTH": "201"})
+    with pytest.raises(BadSpec, match="not which of its models judges"):
+        Settings.load({"SONDAGE_RERANK_ENDPOINT": "default"}).last_stage()
 
 
 def test_keys_come_from_a_file_or_the_environment(tmp_path):

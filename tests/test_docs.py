@@ -11,13 +11,15 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+import tiny_bert
+import tiny_sparse
 import typer.main
 
 from jobs.cli import app
 from jobs.settings import VARIABLES
 from serve.http import create_app
 from serve.local import local_coordinator
-from shards import manifest
+from shards import manifest, vector_sketches
 from shards.documents import Documents
 from shards.errors import BadSpec
 from shards.layers import REGISTRY, SpaceSpec, create
@@ -223,8 +225,8 @@ def test_code_blocks_parse(document):
 # --- FORMAT.md ------------------------------------------------------------------------------------------------------------------
 
 SECTION = re.compile(r"^#{2,3} (.*?)\n(.*?)(?=^#{2,3} |\Z)", re.MULTILINE | re.DOTALL)
-DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "I32": np.int32, "I64": np.int64,
-          "F32": np.float32, "F64": np.float64, "BOOL": np.bool_}  # fmt: skip
+DTYPES = {"U8": np.uint8, "I8": np.int8, "F16": np.float16, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
+          "I32": np.int32, "I64": np.int64, "F32": np.float32, "F64": np.float64, "BOOL": np.bool_}  # fmt: skip
 
 
 def section(title: str) -> str:
@@ -280,14 +282,17 @@ def test_format_md_states_the_files_of_a_segment(tiny):
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_format_md_states_every_array_of_every_layer(name, tiny):
+def test_format_md_states_every_array_of_every_layer(name, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_sketches, "LEAST_UNITS", 1)  # the arrays of larger segments, too
     documents, entries = tiny
-    layer = built_without_a_hub(name)
+    layer = built_without_a_hub(name, tmp_path)
     layers = text_of(FORMAT).partition("\n## Arrays of the layers\n")[2]
     (body,) = [body for heading, body in SECTION.findall(layers) if f"`{name}`" in heading.partition(" (")[0]]
     table = stated(body)
     if "| text statistics |" in body:
         table |= stated(section("Text statistics"))
+    if "| arrays of `static` |" in body:
+        table |= stated(section("`static`"))
     arrays = layer.build(documents, entries)
     sizes = {"n": len(documents), "m": len(entries)}
     assert_arrays(name, arrays, table, sizes)
@@ -296,8 +301,12 @@ def test_format_md_states_every_array_of_every_layer(name, tiny):
     assert set(statistics) <= named, f"stats of {name}: {sorted(set(statistics) - named)} not in FORMAT.md"
 
 
-def built_without_a_hub(name: str) -> Layer:
-    """The layer, with the fixture's small model where it needs one: what the arrays are does not depend on the model."""
+def built_without_a_hub(name: str, folder: Path) -> Layer:
+    """The layer, with a small model where it needs one: what the arrays are does not depend on the model."""
+    if name == "sparse":
+        return create(SpaceSpec(name, name, {"model": str(tiny_sparse.splade(folder))}), Resources())
+    if name == "late":
+        return create(SpaceSpec(name, name, {"model": str(tiny_bert.save_bert(folder)), "dim": 8}), Resources(models=folder))
     model = ROOT / "tests/fixtures/format-1/whole/model"
     layer = create(SpaceSpec(name, name, {"dim": 8} if name == "vectors" else {}), Resources())
     if hasattr(type(layer), "encoder"):

@@ -33,6 +33,14 @@ def test_a_line_without_end_is_cut():
     assert "needle" in found.text and len(found.text) <= 200
 
 
+def test_of_no_size_is_the_span_itself_in_whole_characters():
+    data = "erst die Flut, dann die Ebbe: über Nacht".encode()
+    found = excerpt(memoryview(data), 9, 30, ("Nacht",), 0)
+    assert (found.start, found.end, found.text) == (9, 30, "Flut, dann die Ebbe: ")
+    assert excerpt(memoryview(data), 9, 31, (), 0).text == "Flut, dann die Ebbe: "  # 31 lies inside the ü
+    assert excerpt(memoryview(data), 31, 99, (), 0).text == "über Nacht"
+
+
 @pytest.mark.parametrize("span", [(0, 0), (5, 5), (10**6, 10**6 + 1)])
 def test_odd_spans_are_taken_to_the_text(span):
     assert excerpt(memoryview(b"hello\nworld\n"), *span, (), 50).text in ("hello\nworld", "hello\nworld\n", "world\n", "")

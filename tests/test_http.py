@@ -113,6 +113,7 @@ def test_the_openapi_page_shows_requests_that_are_valid():
         request = SearchRequest.model_validate(example["value"])
         scope(request.paths, request.where)
     assert set(content["schema"]["properties"]) == set(SearchRequest.model_fields)
+    assert "$ref" not in str(content["schema"])  # to what the page does not hold
     assert set(spec["components"]["securitySchemes"]) == {"HTTPBearer", "APIKeyHeader"}
 
 
@@ -141,6 +142,10 @@ def test_the_openapi_page_shows_requests_that_are_valid():
         (b'{"corpus": "a", "layers": [1]}', 422, "invalid_request", "layers", "valid string"),
         (b'{"corpus": "a", "paths": ["x", 3]}', 422, "invalid_request", "paths[1]", "valid string; found 3."),
         (b'{"corpus": "a", "where": {"x": {"~": 1}}}', 422, "bad_query", 'where.x["~"]', "choose from =="),
+        (b'{"corpus": "a", "rerank": true}', 422, "invalid_request", "rerank", "expected a valid dictionary"),
+        (b'{"corpus": "a", "rerank": {}}', 422, "invalid_request", "rerank.model", "rerank.model: missing."),
+        (b'{"corpus": "a", "rerank": {"model": "m", "depth": 201}}', 422, "invalid_request", "rerank.depth", "less than or equal to 200"),
+        (b'{"corpus": "a", "rerank": {"model": "m", "depht": 9}}', 422, "invalid_request", "rerank.depht", "did you mean 'depth'?"),
         (b'{"corpus": "a", "paths": ["a[b"]}', 422, "bad_query", "paths[0]", "unclosed '['"),
     ],
 )
@@ -163,6 +168,8 @@ def test_a_query_that_is_too_long_is_refused_without_being_repeated(session):
         ("/v1/search?q=x", "corpus", "missing"),
         ("/v1/search?corpus=a&k=0", "k", "found '0'"),
         ("/v1/search?corpus=a&query=x", "query", "unknown field"),
+        ("/v1/search?corpus=a&depth=5", "depth", "nothing is reranked. Name the model: rerank=MODEL."),
+        ("/v1/search?corpus=a&rerank=m&depth=0", "depth", "found '0'"),
         ("/v1/search?corpus=a&where=%7B", None, "The where is not JSON"),
         ("/v1/documents/nohash?corpus=a", "hash", "pattern"),
         (f"/v1/documents/{HASH}", "corpus", "missing"),

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from jobs.progress import Progress, amount
+from jobs.progress import Progress, Shared, amount
 
 
 class Terminal(io.StringIO):
@@ -87,3 +87,34 @@ def test_a_terminal_sees_one_line_that_is_redrawn():
         "  read: 4 of 4 files, 2 files/s",
     ]
     assert out.endswith("\n") and out.count("\n") == 1 and len(out.split("\r")[0]) == 78
+
+
+def test_steps_that_go_on_side_by_side_keep_their_own_clocks():
+    steps = [(0, "encode static", 0, 100, "passages"), (1, "encode dense", 0, 40, "passages"), (2, "encode static", 20, 100, "passages")]
+    steps += [(4, "encode dense", 6, 40, "passages"), (5, "encode static", 100, 100, "passages"), (11, "encode dense", 40, 40, "passages")]
+    assert told(io.StringIO(), steps).splitlines() == [
+        "  encode static: 20 of 100 passages, 10 passages/s, 8 s left",
+        "  encode dense: 6 of 40 passages, 2 passages/s, 17 s left",
+        "  encode static: 100 of 100 passages, 20 passages/s",
+        "  encode dense: 40 of 40 passages, 4 passages/s",
+    ]
+
+
+def test_tasks_side_by_side_are_one_step_whose_end_is_estimated_by_those_that_began():
+    """Three tasks of 10, 10 and 20 documents: the first says 30 passages, so there may be 120 in all; the last has all vectors already."""
+    heard: list[tuple] = []
+    shared = Shared(lambda *report: heard.append(report), [10, 10, 20])
+    shared.tell(0, "encode dense", 0, 30)
+    shared.tell(0, "encode dense", 15, 30)
+    shared.tell(1, "encode dense", 1, 50)
+    shared.ended(2)
+    shared.ended(0)
+    shared.ended(1)
+    assert heard == [
+        ("encode dense", 0, 120, "passages"),
+        ("encode dense", 15, 120, "passages"),
+        ("encode dense", 16, 160, "passages"),
+        ("encode dense", 16, 80, "passages"),
+        ("encode dense", 31, 80, "passages"),
+        ("encode dense", 80, 80, "passages"),
+    ]

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from layer_contract import LayerContract, pack
 
-from shards import arrays as array_files
-from shards import vector_candidates
+from shards import vector_sketches
 from shards.encoders import cut_dim, unit_rows
+from shards.endpoint_settings import Usage
 from shards.errors import BadQuery, BadSpec, Cancelled
-from shards.layers import SpaceSpec, create, space_id, vectors_reader
+from shards.layers import SpaceSpec, create, space_id
 from shards.layers.contract import Request, Resources
-from shards.layers.vectors import Dense, EncodedLayer, Static, VectorParams, VectorStatistics
+from shards.layers.dense import Dense
+from shards.layers.vectors import EncodedLayer, Static, VectorParams, VectorStatistics
 from shards.layers.vectors_reader import VectorReader, _top
 from shards.plan import SpaceQuery
 from shards.types import Budget, Moments
-from shards.vector_candidates import float32_error
 from shards.vector_moments import VectorMoments
 
 
@@ -72,12 +72,13 @@ class Hashed(EncodedLayer):
 
 
 class Remembered(dict):
-    """`Encodings` in memory. asked, put: how many documents each time."""
+    """`Encodings` in memory. asked, puts: how many documents each time; spent: at endpoints."""
 
     def __init__(self):
         super().__init__()
         self.asked: list[int] = []
         self.puts: list[int] = []
+        self.spent = Usage()
 
     def get(self, hashes):
         self.asked.append(len(hashes))
@@ -86,6 +87,9 @@ class Remembered(dict):
     def put(self, encodings):
         self.puts.append(len(encodings))
         self.update(encodings)
+
+    def spend(self, usage):
+        self.spent += usage
 
 
 class TestVectorLayerContract(LayerContract):
@@ -110,12 +114,12 @@ class TestFewPassagesContract(TestVectorLayerContract):
         return [Request("alpha beta"), Request("stone")]
 
 
-class TestFlatContract(TestVectorLayerContract):
-    """Candidates from faiss, in slices of a few passages."""
+class TestSketchContract(TestVectorLayerContract):
+    """Sketches however few passages there are, in slices of a few."""
 
     @pytest.fixture(autouse=True)
-    def flat(self, monkeypatch):
-        flat_everywhere(monkeypatch)
+    def sketched(self, monkeypatch):
+        sketch_everywhere(monkeypatch)
 
 
 @pytest.mark.models
@@ -128,10 +132,9 @@ class TestStaticContract(LayerContract):
         return [Request("a river and a stone"), Request("parse json file")]
 
 
-def flat_everywhere(monkeypatch, slice_components: int = 200) -> None:
-    for name, value in (("_FLAT_UNITS", 1), ("_FLAT_SHARE", 0), ("_FLAT_UNITS_PER_HIT", 0)):
-        monkeypatch.setattr(vectors_reader, name, value)
-    monkeypatch.setattr(vector_candidates, "_SLICE_COMPONENTS", slice_components)
+def sketch_everywhere(monkeypatch, slice_bytes: int = 300) -> None:
+    monkeypatch.setattr(vector_sketches, "LEAST_UNITS", 1)
+    monkeypatch.setattr(vector_sketches, "_SLICE_BYTES", slice_bytes)
 
 
 # --- scores ------------------------------------------------------------------------------------------------------------------
@@ -211,168 +214,13 @@ def test_search_equals_brute_force_under_any_scope_and_any_slicing(seed, monkeyp
                 assert scored.scores[::-1].tobytes() == found.scores.tobytes()
 
 
-class Spied:
-    """Counts how often the candidates of faiss were enough, and how often not."""
-
-    def __init__(self, monkeypatch):
-        self.enough = self.refused = 0
-        search_flat = VectorReader._search_flat
-
-        def spied(reader, *args):
-            hits = search_flat(reader, *args)
-            self.enough += hits is not None
-            self.refused += hits is None
-            return hits
-
-        monkeypatch.setattr(VectorReader, "_search_flat", spied)
-
-
-def both_ways(reader, query, allowed, k, monkeypatch, slice_components=1 << 24):
-    """Rows, score bits, spans and counts by the scan, and through faiss."""
-    results = []
-    for flat_from in (1 << 60, 1):
-        flat_everywhere(monkeypatch, slice_components)
-        monkeypatch.setattr(vectors_reader, "_FLAT_UNITS", flat_from)
-        f = reader.search(query, allowed, k, Budget())
-        places = (f.rows.tolist(), f.scores.tobytes(), f.starts.tolist(), f.ends.tolist())
-        results.append((*places, f.n_matched, f.moments, f.rows_covered, f.rows_total))
-    return results
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("dim", [3, 64, 384])
-def test_candidates_of_faiss_never_change_a_result(seed, dim, monkeypatch):
-    """Clusters, equal passages, and passages that float32 cannot order: a unit in the last place apart, around the cut."""
-    rng = np.random.default_rng([seed, dim])
-    counts = rng.integers(0, 6, 700)
-    n = counts.sum()
-    vectors = unit_rows(random_units(seed, 8, dim)[rng.integers(8, size=n)] + rng.standard_normal((n, dim)) * rng.choice([0.01, 0.5]))
-    query = random_units(seed + 100, 1, dim)[0]
-    close = np.argsort(-(vectors @ query))[rng.integers(5, 60) :][: rng.integers(300, 900)]
-    vectors[close] = vectors[close[0]]
-    wiggled = close[rng.random(len(close)) < 0.7]
-    which = rng.integers(dim, size=len(wiggled))
-    vectors[wiggled, which] = np.nextafter(vectors[wiggled, which], np.float32(rng.choice([-2, 2])))
-    live, in_scope = rng.random(700) < rng.choice([0.5, 0.95, 1.0]), np.ones(700, bool)
-    _, reader = segment_of(vectors, counts, live, in_scope)
-    spied = Spied(monkeypatch)
-    for k in (1, 5, 20, 60, 200):
-        for slice_components in (1 << 24, 500 * dim):
-            for allowed in (None, rng.random(700) < 0.8, rng.random(700) < 0.2):
-                scan, flat = both_ways(reader, ask(query), allowed, k, monkeypatch, slice_components)
-                assert flat == scan, (seed, dim, k, slice_components)
-    assert spied.enough
-    assert spied.refused
-
-
-def test_candidates_suffice_for_ordinary_vectors(monkeypatch):
-    _, reader = segment_of(random_units(0, 20_000, 64), [1, 3] * 5000)
-    spied = Spied(monkeypatch)
-    for seed in range(5):
-        scan, flat = both_ways(reader, ask(random_units(seed + 1, 1, 64)[0]), None, 100, monkeypatch, 5000 * 64)
-        assert flat == scan
-    assert (spied.enough, spied.refused) == (5, 0)
-
-
-def test_a_tie_at_the_edge_of_the_candidates_is_left_to_the_scan(monkeypatch):
-    """500 equal passages, of which faiss may return any: the first ten rows must come back all the same."""
-    vectors = np.repeat(random_units(0, 1, 32), 500, axis=0)
-    _, reader = segment_of(vectors, [1] * 500)
-    spied = Spied(monkeypatch)
-    scan, flat = both_ways(reader, ask(vectors[0]), None, 10, monkeypatch)
-    assert flat == scan
-    assert flat[0] == list(range(10))
-    assert spied.refused == 1
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("dim", [3, 64, 256])
-def test_sketches_never_change_a_result(seed, dim):
-    """Clusters closer than eight bits can tell, equal passages, empty ones; deleted documents, filters, any number of hits."""
-    rng = np.random.default_rng([seed, dim])
-    counts = rng.integers(0, 9, 700)
-    n = counts.sum()
-    vectors = unit_rows(random_units(seed, 8, dim)[rng.integers(8, size=n)] + rng.standard_normal((n, dim)) * rng.choice([0.001, 0.5]))
-    vectors[rng.integers(n, size=40)] = vectors[0]
-    vectors[rng.integers(n, size=5)] = 0.0
-    _, reader = segment_of(vectors, counts, rng.random(700) < rng.choice([0.6, 1.0]), np.ones(700, bool))
-    sketch = reader._sketch
-    assert sketch is not None
-    queries = [*random_units(seed + 100, 3, dim), vectors[0]]
-    for query in queries:
-        exact = vectors.astype(np.float64) @ query.astype(np.float64)
-        near = (sketch.codes.astype(np.float64) @ query.astype(np.float64)) * sketch.scales
-        assert (np.abs(exact - near) <= sketch.errors).all()
-        for k in (1, 10, 100, 1000):
-            for allowed in (None, rng.random(700) < 0.9):
-                found = []
-                for reader._sketch in (sketch, None):
-                    f = reader.search(ask(query), allowed, k, Budget())
-                    places = (f.rows.tolist(), f.scores.tobytes(), f.starts.tolist(), f.ends.tolist())
-                    found.append((*places, f.n_matched, f.moments, f.rows_covered, f.rows_total))
-                assert found[0] == found[1], (seed, dim, k)
-
-
-def test_a_sketch_leaves_few_units_of_ordinary_vectors():
-    _, reader = segment_of(random_units(0, 4_000, 64), [20] * 200)
-    query = random_units(1, 1, 64)[0].astype(np.float64)
-    chosen, scores = reader._sketch.search(reader._vectors, reader._live_units, reader._live_offsets, query, 100, -np.inf)
-    assert 100 <= len(chosen) < 150
-    floor = float(np.sort(scores)[-10])
-    above, _ = reader._sketch.search(reader._vectors, reader._live_units, reader._live_offsets, query, 100, floor)
-    assert above.tolist() == chosen[scores >= floor].tolist()
-
-
-@pytest.mark.parametrize("dim", [1, 7, 384, 4096])
-def test_float32_scores_stay_within_their_bound(dim):
-    """Also where all products have one sign, so that rounding errors add up instead of cancelling."""
-    import faiss
-
-    for mean in (0.0, 3.0):
-        vectors, query = random_units(0, 300, dim, mean), random_units(1, 1, dim, mean)
-        scores, places = faiss.knn(query, vectors, 300, metric=faiss.METRIC_INNER_PRODUCT)
-        exact = segment_of(vectors, [1] * 300)[1].scan(ask(query[0]))[0]
-        assert np.abs(scores[0] - exact[places[0]]).max() <= float32_error(dim) <= dim * 6e-8 + 1e-10
-
-
-def test_vectors_are_searched_where_they_lie(tmp_path, monkeypatch):
-    """A mapped file of 60 MB: neither way of searching may copy it."""
-    import tracemalloc
-
-    n, dim = 40_000, 384
-    vectors = np.zeros((n, dim), np.float32)
-    vectors[np.arange(n), np.arange(n) % dim] = 1
-    arrays, _ = segment_of(vectors, [1] * n)
-    (tmp_path / "vectors").write_bytes(array_files.dump(arrays))
-    mapped, _ = array_files.load(tmp_path / "vectors")
-    reader = VectorReader(mapped, np.ones(n, bool))
-    both_ways(reader, ask(vectors[0]), None, 10, monkeypatch)  # compiles and imports
-    tracemalloc.start()
-    both_ways(reader, ask(vectors[0]), None, 10, monkeypatch)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < vectors.nbytes / 10
-
-
-def test_faiss_keeps_its_threads_for_others(monkeypatch):
-    import faiss
-
-    before = faiss.omp_get_max_threads()
-    _, reader = segment_of(random_units(0, 500, 8), [1] * 500)
-    both_ways(reader, ask(random_units(1, 1, 8)[0]), None, 3, monkeypatch)
-    assert faiss.omp_get_max_threads() == before
-
-
 def test_ties_are_broken_by_row():
     assert _top(np.array([0.5, 0.9, 0.5, 0.9, 0.5]), 4).tolist() == [1, 3, 0, 2]
     assert _top(np.zeros(0), 3).tolist() == []
 
 
-@pytest.mark.parametrize("way", ["scan", "flat"])
-def test_an_ended_budget_never_counts_half_a_document(way, monkeypatch):
+def test_an_ended_budget_never_counts_half_a_document(monkeypatch):
     """The clock runs out after three slices of two passages: the document in which that falls was not looked at."""
-    if way == "flat":
-        flat_everywhere(monkeypatch, 8)
     monkeypatch.setattr("shards.layers.vectors_reader._SLICE_COMPONENTS", 8)
     _, reader = segment_of(random_units(0, 12, 4), [3, 0, 4, 5])
 

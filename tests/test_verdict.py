@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from test_evidence import MOMENTS, N_DOCS, NULLS, candidates, exact, similar
 
+from serve.answerable import feature_names
 from serve.evidence import SpaceFacts, fuse
 from serve.verdict import conformal_ps, judge
+from shards.answerability import Answerability
 from shards.nulls import CorpusNulls, FusedNull
 from shards.types import Moments
 
@@ -120,3 +122,20 @@ def test_a_space_that_did_not_look_everywhere_calls_no_query_foreign():
     assert verdict([[AT_HOME, FOREIGN]], [bm25, replace(dense, whole=False)]) == "weak"
     assert verdict([[FOREIGN, AT_HOME]], [bm25, replace(dense, whole=False)]) == "none"
     assert verdict([[FOREIGN, FOREIGN]], [replace(bm25, whole=False), replace(dense, whole=False)]) == "weak"
+
+
+def test_what_images_show_is_not_refused_for_what_the_texts_lack():
+    """Every text is refused here as about something else; the space of images is none of those that this was learnt of."""
+    names = tuple(feature_names(["bm25"]))
+    none = (0.0,) * len(names)
+    refuses = Answerability(names, ("bm25",), none, (1.0,) * len(names), {"topic": none}, {"topic": 1.0}, None)
+    fused = FusedNull((0.0,), (0.0,), 8.0, 1.5, N_DOCS, ("bm25", "image"), 1)
+    nulls = replace(NULLS, spaces={**NULLS.spaces, "image": NULLS.spaces["dense"]}, fused=fused, answerability=refuses)
+
+    def of(bm25: float, image: float) -> str:
+        return verdict([[bm25, image]], similar("bm25", "image"), nulls, text="a red boat")
+
+    assert of(FOREIGN, AT_HOME) == "none"  # no more than chance shows
+    assert of(FOREIGN, 30.0) == "strong"  # chance hardly shows so much
+    assert of(30.0, FOREIGN) == "none"  # what texts say was learnt of
+    assert of(30.0, 5.0) == "none"  # the text is what the best hit is found by

@@ -10,12 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from pydantic import ValidationError
+
 from cluster.settings import HostSettings
 from serve.intake import Bulk, acknowledge, check_path, operation
 from serve.local import local_coordinator, local_pushes
+from serve.problems import invalid
 from serve.push_schema import BulkAnswer, PushAnswer, PushParameters
 from serve.pushing import Pushes
-from serve.schema import DocumentAnswer, SearchAnswer, SearchRequest
+from serve.schema import DocumentAnswer, Rerank, SearchAnswer, SearchRequest
+from shards.endpoint_settings import EndpointSettings
 from shards.pushlog import Operation
 
 from . import as_request
@@ -29,6 +33,8 @@ class Engine:
 
     store: a folder, s3://bucket/prefix or memory://name, as `sondage index --store` wrote it. options: for S3, see
     `shards.store_s3.S3Options`. cache: folder for downloaded files and models. threads: searches at once.
+    endpoints: OpenAI-compatible servers, by the name that layers know them under; `{"url": …, "key": …}` will do for each.
+    rerank: the last stage of searches that say nothing of one, as in a request: `{"model": …}`.
     """
 
     def __init__(
@@ -38,9 +44,15 @@ class Engine:
         cache: str | os.PathLike[str] = "~/.cache/sondage",
         cache_bytes: int = 20 * 2**30,
         threads: int = 2,
+        endpoints: Mapping[str, EndpointSettings] | None = None,
+        rerank: Rerank | Mapping[str, Any] | None = None,
     ):
-        """Raises BadSpec for a URL that names no store."""
+        """Raises BadSpec for a URL that names no store, InvalidRequest for a wrong `rerank`."""
         folder = Path(cache).expanduser()
+        try:
+            last_stage = None if rerank is None else Rerank.model_validate(rerank)
+        except ValidationError as error:
+            raise invalid(error.errors(), Rerank) from None
         self._settings = HostSettings(
             store_url=os.fspath(store),
             store_options=options or {},
@@ -48,6 +60,7 @@ class Engine:
             cache_bytes=cache_bytes,
             models_dir=folder / "models",
             threads=threads,
+            endpoints=endpoints or {},
         )
         self._stack = AsyncExitStack()
         self._pushes: Pushes | None = None  # until the first push
@@ -56,7 +69,7 @@ class Engine:
         self._thread = threading.Thread(target=self._loop.run_forever, name="sondage-engine", daemon=True)
         self._thread.start()
         try:
-            self._coordinator = self._wait(self._stack.enter_async_context(local_coordinator(self._settings)))
+            self._coordinator = self._wait(self._stack.enter_async_context(local_coordinator(self._settings, rerank=last_stage)))
         except BaseException:
             self.close()
             raise
@@ -89,6 +102,10 @@ class Engine:
     ) -> DocumentAnswer:
         """As `Client.document`."""
         return DocumentAnswer.model_validate(self._wait(self._coordinator.document(corpus, hash, start, end, generation)))
+
+    def media(self, hash: str, corpus: str, generation: int | None = None) -> bytes:
+        """As `Client.media`."""
+        return self._wait(self._coordinator.media(corpus, hash, generation))
 
     def put(
         self,

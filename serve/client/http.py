@@ -99,6 +99,13 @@ class Client:
             raise BadQuery(f"{hash!r} is no content hash: expected 40 hex digits, as in a hit.")
         return self._read(DocumentAnswer, self._call("GET", f"/v1/documents/{hash}", ANSWER_TIMEOUT_S, params=parameters))
 
+    def media(self, hash: str, corpus: str, generation: int | None = None) -> bytes:
+        """The image that a document is, as a file, by its content hash; of a large one a reduced JPEG."""
+        asked = {"corpus": corpus} | ({} if generation is None else {"generation": generation})
+        if not re.fullmatch(r"[0-9a-f]{40}", hash):
+            raise BadQuery(f"{hash!r} is no content hash: expected 40 hex digits, as in a hit.")
+        return self._call("GET", f"/v1/documents/{hash}/media", ANSWER_TIMEOUT_S, params=asked)
+
     def put(
         self,
         path: str,

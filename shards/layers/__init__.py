@@ -17,9 +17,14 @@ REGISTRY = {
     "names": "shards.layers.names:Names",
     "text": "shards.layers.text:Text",
     "bm25": "shards.layers.bm25:BM25",
+    "sparse": "shards.layers.sparse:Sparse",
     "static": "shards.layers.vectors:Static",
-    "dense": "shards.layers.vectors:Dense",
+    "dense": "shards.layers.dense:Dense",
     "vectors": "shards.layers.given:Vectors",
+    "views": "shards.layers.views:Views",
+    "late": "shards.layers.late:Late",
+    "image": "shards.layers.image:Image",
+    "image_late": "shards.layers.image_late:ImageLate",
 }
 
 

@@ -1,11 +1,6 @@
-"""How one segment answers a BM25 question: every live unit is scored, window by window, which yields the exact null as well.
-
-Term-at-a-time within windows of units small enough for the cache, all terms of one window before the next: when time runs
-out, the windows done are completely scored and the rest is honestly not covered.
-"""
+"""How one segment answers a BM25 question: as its postings do, and by reading where phrases are asked for."""
 
 import bisect
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,34 +8,28 @@ import numpy as np
 
 from shards.analysis import Analyser
 from shards.documents import Documents
+from shards.layers.postings_reader import PostingsReader, TermWeights
 from shards.phrases import PhraseFinder
 from shards.plan import SpaceQuery
-from shards.postings import sealed, term_hash
-from shards.types import Array, Arrays, Budget, Found, Moments, Scored
+from shards.postings import WORDS, sealed, term_hash
+from shards.types import Array, Arrays, Budget, Found, Scored
 
 if TYPE_CHECKING:  # imports numba
     from shards.score_kernels import Lists, Postings
 
-WINDOW = 16_384  # units; 64 kB of scores and as much of norms stay in the second-level cache
-DENSE_SHARE = 1 / 8  # of the units: terms in more of them are kept in memory as a byte a unit, which is added many at a time
-MIN_CANDIDATES = 32  # rows held while the k best are sought
-SLICE_POSTINGS = 500_000  # postings between two looks at the clock: about a millisecond
-SLICE_ROWS = 256  # rows scored between two looks at the clock
+DENSE_SHARE = 1 / 8  # of the units: a byte a unit for terms in more of them
 
 Phrase = dict[str, tuple[str, ...]]  # analyser's language -> terms that must stand one after the other
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a segment is asked.
+class Question(TermWeights):
+    """Terms are hashes, and their weights idf.
 
-    terms: (t,) uint64 term hashes, ascending (the canonical order of summation); weights: (t,) float32, their idf
     average_length: words per unit over the corpus
     phrases: each must begin in the unit; phrase_bytes: how far beyond it they may reach
     """
 
-    terms: Array
-    weights: Array
     average_length: float
     phrases: tuple[Phrase, ...] = ()
     phrase_bytes: int = 0
@@ -56,188 +45,64 @@ class _Verified(NamedTuple):
     n_unverified: int
 
 
-class _Pass(NamedTuple):
-    """The best rows by words alone: units (m,) int32 and scores (m,) float64, by score descending, then row; units that matched;
-    moments of all; and how many rows, of the first, had all their units scored."""
-
-    units: Array
-    scores: Array
-    n_matched: int
-    moments: Moments
-    n_rows: int
-
-
 class _OutOfTime(Exception):
     """The budget ended in the middle of a row, which therefore has no score."""
 
 
-class _Scratch(threading.local):
-    """The scores of one window, kept by a thread: zeros between searches."""
-
-    def __init__(self) -> None:
-        self._scores = np.zeros(0, np.float32)
-
-    def of(self, n_units: int) -> Array:
-        if len(self._scores) < n_units:
-            self._scores = np.zeros(n_units, np.float32)
-        return self._scores[:n_units]
-
-
-_scratch = _Scratch()
-
-
-class BM25Reader:
+class BM25Reader(PostingsReader):
     """One segment's postings, opened. `k1`, `b`: Robertson & Zaragoza 2009, section 3.4."""
 
     def __init__(self, arrays: Arrays, documents: Documents, live: Array, k1: float, b: float, analysers: list[Analyser]):
-        from shards import score_kernels  # imports numba
-
-        self._kernels = score_kernels
+        super().__init__(arrays, live, WORDS, DENSE_SHARE)
         self._documents = documents
         self._analysers = analysers  # of each kind
         self._k1, self._b = k1, b
-        self._term_hashes = sealed(arrays["term_hashes"])
-        self._term_offsets = sealed(arrays["term_offsets"])
-        self._units = sealed(arrays["posting_units"])
-        self._tfs = sealed(arrays["posting_tfs"])
-        self._unit_rows = sealed(arrays["unit_rows"])
-        self._unit_starts, self._unit_ends = sealed(arrays["unit_starts"]), sealed(arrays["unit_ends"])
         self._lengths = arrays["unit_lengths"]
-        self._in_scope = arrays["in_scope"]
-        self._live = sealed(live)
-        self._unit_live = sealed(self._live[self._unit_rows])
-        self._row_offsets = sealed(np.searchsorted(self._unit_rows, np.arange(len(live) + 1)).astype(np.int64))
-        self.n_units = np.count_nonzero(self._unit_live)
-        self._kernel_units = score_kernels.Units(self._unit_rows, self._unit_live, self.n_units == len(self._unit_rows))
-        self._n_live_rows = np.count_nonzero(live)
-        self._n_covered_rows = np.count_nonzero(self._live & self._in_scope)
-        self._dense_terms = sealed(np.flatnonzero(np.diff(self._term_offsets) >= DENSE_SHARE * len(self._unit_rows)))
-        self._asked_last: tuple[Question | None, Lists] = None, None
         self._opened: tuple[float, Postings] | None = None  # for one average length, made when first asked
         self._places: Array | None = None  # where each unit begins in the segment's text, computed when first asked
 
     def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget, floor: float = -np.inf) -> Found:
-        """The k best rows; see `Reader`. At the deadline moments and hits are those of the units scored so far.
+        """The k best rows; see `Reader`.
 
         Phrases narrow the hits as a scope does: moments remain those of the words. Then n_matched counts the rows found to hold
         the phrases, which is a lower bound: reading stops when the k best are sure.
         """
         question: Question = query.payload
-        asked, n_asked, n_covered = self._live, self._n_live_rows, self._n_covered_rows
-        if allowed is not None:
-            asked = sealed(self._live & allowed)
-            n_asked, n_covered = np.count_nonzero(asked), np.count_nonzero(asked & self._in_scope)
+        if not question.phrases:
+            return super().search(query, allowed, k, budget, floor)
+        scope = self._scope(allowed)
+        possible = self._phrase_units(question, budget)
+        wanted = np.zeros_like(scope.rows)
+        wanted[self._unit_rows[possible]] = True
+        # All rows, for they are read in turn.
+        pass_ = self._scored(question, scope._replace(rows=sealed(wanted & scope.rows), whole=False), len(wanted), -np.inf, budget)
         lists = self._lists(question)
-        possible, wanted = None, asked
-        if question.phrases:
-            possible = self._phrase_units(question, budget)
-            wanted = np.zeros_like(asked)
-            wanted[self._unit_rows[possible]] = True
-            wanted = sealed(wanted & asked)
-        # One row more than asked, for the last may be cut by the deadline; with phrases all, for they are read in turn.
-        n_best, floor = (k + 1, floor) if possible is None else (len(asked), -np.inf)
-        pass_ = self._scored(question, lists, wanted, wanted is self._live, n_best, floor, budget)
-        units, scores, n_matched = pass_.units, pass_.scores, pass_.n_matched
-        if pass_.n_rows < len(asked):
-            n_covered = np.count_nonzero((asked & self._in_scope)[: pass_.n_rows])
-        if possible is None:
-            units, scores = units[:k], scores[:k]
-        else:
-            verified = self._verified(question, lists, possible, self._unit_rows[units], scores, k, budget)
-            units, scores, n_matched = verified.units, verified.scores, verified.n_matched
-            n_covered -= verified.n_unverified
-        return Found(
-            rows=self._unit_rows[units],
-            scores=scores,
-            starts=self._unit_starts[units],
-            ends=self._unit_ends[units],
-            n_matched=n_matched,
-            moments=pass_.moments,
-            rows_covered=n_covered,
-            rows_total=n_asked,
-        )
-
-    def _scored(self, question: Question, lists: "Lists", wanted: Array, whole: bool, n_best: int, floor: float, budget: Budget) -> _Pass:
-        """All units scored, window by window until the deadline. whole: all live rows are wanted."""
-        n_rows, n_units = len(wanted), len(self._unit_rows)
-        n_best = min(n_best, n_rows)
-        capacity = min(max(MIN_CANDIDATES, 2 * n_best), n_rows) + 1
-        best = self._kernels.Best(
-            np.empty(capacity, np.int32), np.empty(capacity, np.float32), np.zeros(2, np.int64), np.zeros(1, np.float32), n_best
-        )
-        if floor > 0:  # scores are float32, and what equals the floor stays
-            best.floor[0] = np.nextafter(np.float32(floor), np.float32(0))
-        postings, units = self._postings_for(question), self._kernel_units
-        moments = np.zeros(3, np.float64)
-        window = _scratch.of(min(WINDOW, n_units))
-        n_windows = -(-n_units // WINDOW)
-        n_postings = int((lists.stops - lists.starts).sum())
-        per_slice = n_windows if n_postings <= SLICE_POSTINGS else max(1, SLICE_POSTINGS * n_windows // n_postings)
-        done, places = 0, lists.starts.copy()
-        while done < n_windows and not budget.expired:
-            n = min(per_slice, n_windows - done)
-            self._kernels.search_windows(postings, lists, places, units, wanted, whole, window, done, n, moments, best)
-            done += n
-        n_found, n_matched = best.counts.tolist()
-        found, scores = best.units[:n_found], best.scores[:n_found]
-        if done < n_windows:  # a row cut by the deadline is not covered
-            n_rows = int(np.searchsorted(self._row_offsets, done * WINDOW, "right")) - 1
-            n_found = int(np.searchsorted(self._unit_rows[found], n_rows))
-        order = np.argsort(-scores[:n_found], kind="stable")[:n_best]
-        n, mean, m2 = moments.tolist()
-        return _Pass(found[order], scores[order].astype(np.float64), n_matched, Moments(int(n), mean, m2), n_rows)
+        verified = self._verified(question, lists, possible, self._unit_rows[pass_.units], pass_.scores, k, budget)
+        return self._found(scope, pass_, verified.units, verified.scores, verified.n_matched, verified.n_unverified)
 
     def score(self, query: SpaceQuery, rows: Array, budget: Budget) -> Scored:
         """Scores of the given rows; see `Reader`. -inf where no word of the question occurs, or a phrase does not."""
         question: Question = query.payload
-        lists = self._lists(question)
-        scores = np.full(len(rows), np.nan, np.float64)
-        units = np.zeros(len(rows), np.int32)
-        postings = self._postings_for(question)
-        rows = sealed(np.asarray(rows, np.int32))
-        possible = self._phrase_units(question, budget) if question.phrases else None
+        if not question.phrases:
+            return super().score(query, rows, budget)
+        lists, possible = self._lists(question), self._phrase_units(question, budget)
         finders = [PhraseFinder(analyser) for analyser in self._analysers]
-        size = 1 if question.phrases else SLICE_ROWS
-        for first in range(0, len(rows), size):
+        scores, units = np.full(len(rows), np.nan, np.float64), np.zeros(len(rows), np.int32)
+        for i, row in enumerate(np.asarray(rows).tolist()):
             if budget.expired:
                 break
-            part = slice(first, first + size)
-            if question.phrases:
-                try:
-                    score, units[first] = self._best_with_phrases(question, lists, possible, int(rows[first]), finders, budget)
-                except _OutOfTime:
-                    break
-                scores[first] = score or -np.inf
-                continue
-            found = np.zeros(len(rows[part]), np.float32)
-            self._kernels.row_scores(postings, lists, self._row_offsets, rows[part], found, units[part])
-            scores[part] = np.where(found > 0, found.astype(np.float64), -np.inf)
-        hit = np.isfinite(scores)
-        spans = np.zeros((2, len(rows)), np.int64)
-        spans[:, hit] = self._unit_starts[units[hit]], self._unit_ends[units[hit]]
-        return Scored(scores, spans[0], spans[1])
-
-    def scan(self, query: SpaceQuery) -> tuple[Array, Array]:
-        """Scores (0 where nothing matches) and rows of all live units; phrases count as words only."""
-        question: Question = query.payload
-        scores = self._kernels.all_scores(self._postings_for(question), self._lists(question), WINDOW).astype(np.float64)
-        if self.n_units == len(scores):
-            return scores, self._unit_rows
-        return scores[self._unit_live], self._unit_rows[self._unit_live]
-
-    def _lists(self, question: Question) -> "Lists":
-        last, lists = self._asked_last
-        if last is not question:  # a search is followed by scores
-            found = self._kernels.lists_of(self._term_hashes, self._term_offsets, self._dense_terms, question.terms, question.weights)
-            lists = self._kernels.Lists(*found)
-            self._asked_last = question, lists
-        return lists
+            try:
+                score, units[i] = self._best_with_phrases(question, lists, possible, row, finders, budget)
+            except _OutOfTime:
+                break
+            scores[i] = score or -np.inf
+        return self._spans(scores, units)
 
     def _postings_for(self, question: Question) -> "Postings":
         """The postings with the norm of each unit, k1 (1 - b + b length/average), kept: the average is fixed within a generation."""
         opened = self._opened
         if opened is None:
-            dense = sealed(self._kernels.dense_lists(self._units, self._tfs, self._term_offsets, self._dense_terms, len(self._unit_rows)))
+            dense = self._dense_lists()
         else:
             average, postings = opened
             if average == question.average_length:
@@ -245,7 +110,7 @@ class BM25Reader:
             dense = postings.dense
         norms = self._k1 * (1 - self._b + self._b * self._lengths / question.average_length)
         norms = np.maximum(norms, self._kernels.MIN_NORM).astype(np.float32)
-        postings = self._kernels.Postings(self._units, self._tfs, dense, sealed(norms))
+        postings = self._kernels.Postings(self._units, self._values, dense, sealed(norms))
         self._opened = (question.average_length, postings)
         return postings
 
@@ -258,8 +123,8 @@ class BM25Reader:
     def _postings(self, term: str) -> Array:
         """The units of one term, ascending."""
         key = np.uint64(term_hash(term))
-        number = int(np.searchsorted(self._term_hashes, key))
-        if number == len(self._term_hashes) or self._term_hashes[number] != key:
+        number = int(np.searchsorted(self._vocabulary, key))
+        if number == len(self._vocabulary) or self._vocabulary[number] != key:
             return self._units[:0]
         return self._units[self._term_offsets[number] : self._term_offsets[number + 1]]
 

@@ -13,17 +13,18 @@ float64.) Spans are byte offsets into the document's rendition. Anything over a 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
 from shards.documents import Documents, Entries
+from shards.endpoint_settings import EndpointSettings, Usage
 from shards.plan import SpaceQuery
-from shards.types import Array, Arrays, Budget, Found, Scored
+from shards.types import Array, Arrays, Budget, Derived, Found, Scored
 
 
 class Params(BaseModel):
@@ -36,11 +37,13 @@ class Params(BaseModel):
 class Resources:
     """What a layer may use of the machine: given, never looked up.
 
-    models: folder where downloaded or distilled models are kept. offline: never ask a hub.
+    models: folder where downloaded or distilled models are kept. offline: never ask a hub. endpoints: OpenAI-compatible servers by
+    the name that specs give them (`shards/endpoint_settings.py`).
     """
 
     models: Path = field(default_factory=lambda: Path.home() / ".cache" / "sondage" / "models")
     offline: bool = True
+    endpoints: Mapping[str, EndpointSettings] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +51,20 @@ class Request:
     """What the caller asked one space: the common text, and this space's own form if given.
 
     form: e.g. {"pattern": "def \\\\w+", "regex": true} for text, {"glob": "**/*.py"} for names. explicit: the caller named this
-    space (then a form it cannot use is an error, not silence).
+    space (then a form it cannot use is an error, not silence). media: what is kept of a document beside its text, by content hash.
     """
 
     text: str
     form: Mapping[str, Any] = field(default_factory=dict)
     explicit: bool = False
+    media: Callable[[bytes], bytes | None] | None = None
 
 
 class Reader(Protocol):
     """One space of one segment, opened for one generation: its live rows are fixed.
 
-    n_units: live units (passages, lines, paths) it speaks for.
+    n_units: live units (passages, lines, paths) it speaks for. What arrays it holds beside the mapped ones is found by itself
+    (`shards/memory.py`); one whose memory lies elsewhere, in a library's index, tells its bytes as `nbytes`.
     """
 
     n_units: int
@@ -79,6 +84,14 @@ class Reader(Protocol):
 
         For the probes of the null model; no budget.
         """
+
+
+@runtime_checkable
+class Describing(Protocol):
+    """A reader of a derived space, whose units are texts that no source has."""
+
+    def describe(self, query: SpaceQuery, row: int) -> Derived | None:
+        """The unit that gives a row its score, as text; None where the row has none."""
 
 
 class Layer(ABC):
@@ -112,6 +125,34 @@ class Layer(ABC):
     def given(self) -> tuple[str, int] | None:
         """Of a layer that takes callers' own vectors: the name they are given under, and how many numbers each has."""
         return None
+
+    @property
+    def takes_gpu(self) -> bool:
+        """Whether building is faster on a GPU, where there is one: then index jobs build there (`jobs/sizing.py`)."""
+        return False
+
+    @property
+    def maskable(self) -> bool:
+        """Whether some hundred documents more can be built at once: cloze probes ask for that (`shards/cloze.py`)."""
+        return True
+
+    @property
+    def kept(self) -> str | None:
+        """The name that kept encodings lie under where they outlast the space, since others with the same name can use them."""
+        return None
+
+    def check(self) -> None:
+        """Raises SondageError, with the remedy, where this process could open the space but not build it: told before work begins."""
+        return None
+
+    def facts(self, statistics: Any) -> Mapping[str, Any]:
+        """What status says of a space beside what it says of all."""
+        return {}
+
+    @property
+    def media(self) -> tuple[str, ...]:
+        """Kinds of documents ("image", "pages") whose files it looks at beside their text: a corpus that has such a space reads them."""
+        return ()
 
     def fingerprint(self) -> str:
         """What the arrays depend on beside layer, version and parameters (a model's content hash); "" if nothing."""
@@ -192,6 +233,9 @@ class Encodings(Protocol):
 
     def put(self, encodings: Mapping[bytes, Array]) -> None:
         """Remember new ones; durable when it returns."""
+
+    def spend(self, usage: Usage) -> None:
+        """Told what new ones cost at an endpoint, for the job's report."""
 
 
 class Progress(Protocol):

@@ -13,7 +13,8 @@ from shards.documents import Documents, Entries
 from shards.errors import BadQuery
 from shards.layers import contract
 from shards.layers.contract import Encodings, Progress, Request
-from shards.layers.vectors import LOOK_UP_ROWS, VectorLayer, VectorStatistics, vector_arrays
+from shards.layers.keeping import LOOK_UP_ROWS
+from shards.layers.vectors import VectorLayer, VectorStatistics, vector_arrays
 from shards.layers.vectors_reader import VectorReader
 from shards.plan import SpaceQuery
 from shards.types import Array, Arrays
@@ -75,7 +76,7 @@ class Vectors(VectorLayer):
         return super().scaled(vectors) if self.params.metric == "cosine" else np.ascontiguousarray(vectors)
 
     def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> VectorReader:
-        return VectorReader(arrays, live, of_unit_length=self.params.metric == "cosine")
+        return VectorReader(arrays, live)
 
     def prepare(self, request: Request, statistics: VectorStatistics) -> SpaceQuery | None:
         if request.explicit and not request.form:

@@ -1,34 +1,38 @@
-"""Passages by the angle between their vector and the question's: `static` (Model2Vec) and `dense` (a transformer).
+"""Passages by the angle between their vector and the question's: what `static` (Model2Vec, here) and `dense` have in common.
 
 Arrays of a segment of n rows and u passages:
 
-vectors: (u, dim) float32, rows of unit length (zero where the model sees nothing); (0, 0) where u is 0
+vectors: (u, dim) float32 or float16, rows of unit length (zero where the model sees nothing); (0, 0) where u is 0
 row_units: (n + 1,) int64, row i has the passages row_units[i] : row_units[i + 1]; starts, ends: (u,) int64, their spans
 in_scope: (n,) bool, whether the space was built for the row
 mean: (dim,) and scatter: (dim, dim) float64, see `VectorMoments`; empty while u <= dim, when scoring all passages costs no more
     and an edit should write kilobytes
+codes, finer_codes: (u, dim / 2) uint8, dim padded to a multiple of 128, gains, errors, finer_gains, finer_errors: (u,) float32, and
+    reach: (1,) float64, see `Sketch`; empty where `mean` is, and for less than `LEAST_UNITS` passages; older segments have none
 """
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from shards.documents import Documents, Entries
-from shards.encoders import DenseEncoder, Encoder, StaticEncoder, unit_rows
+from shards.encoders import Encoder, StaticEncoder, unit_rows
+from shards.endpoint_settings import Usage
 from shards.errors import BadQuery
 from shards.layers import contract
 from shards.layers.contract import Encodings, Layer, Progress, Request
-from shards.layers.vectors_reader import VectorReader
+from shards.layers.keeping import Tell, encodings
+from shards.layers.vectors_reader import VectorReader, kernel_rows
 from shards.plan import SpaceQuery
 from shards.types import Array, Arrays
 from shards.vector_moments import VectorMoments
-
-LOOK_UP_ROWS = 4096  # documents asked of kept encodings at once, to bound what is held twice
+from shards.vector_sketches import sketch_arrays
 
 
 class VectorParams(contract.Params):
@@ -50,6 +54,15 @@ class VectorParams(contract.Params):
     unit_bytes: Annotated[int, Field(ge=64, le=1 << 20, description="most bytes of a passage")] = 1000
     overlap_bytes: Annotated[int, Field(ge=0, description="bytes that neighbouring passages share")] = 0
     dim: Annotated[int | None, Field(ge=1, description="first components kept of each vector; for Matryoshka models")] = None
+    storage: Annotated[Literal["fp32", "fp16"], Field(description="number format of the stored vectors; fp16: half the bytes")] = "fp32"
+
+    _since: ClassVar[tuple[str, ...]] = ("storage",)  # dials that came after the first indexes
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Later dials are left out at their default, so that the ids of older spaces stay and their encodings are used on."""
+        fields = type(self).model_fields
+        return {name: value for name, value in dump(self).items() if name not in self._since or value != fields[name].default}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,11 @@ class VectorLayer(Layer):
     def dim(self) -> int:
         """How many numbers a vector has."""
 
+    @property
+    def stored(self) -> np.dtype:
+        """The number format of vectors in a segment."""
+        return np.dtype(np.float32)
+
     @abstractmethod
     def asked(self, text: str) -> tuple[str, Array] | None:
         """A text as it was read, for people, and its vector; None where the space cannot be asked in words."""
@@ -80,7 +98,7 @@ class VectorLayer(Layer):
     def merge(
         self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries, held: Sequence[tuple[int, Arrays]] = ()
     ) -> Arrays:
-        """As in the contract. Moments are taken from the joined vectors: 4 us each, and equal to a rebuild's bit for bit."""
+        """As in the contract. Moments and sketches are made of the joined vectors: 8 us each, and equal to a rebuild's bit for bit."""
         counts = np.zeros(len(documents), np.int64)
         in_scope = np.zeros(len(documents), bool)
         for arrays, new_rows in parts:
@@ -90,7 +108,7 @@ class VectorLayer(Layer):
         row_units = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         n_units = int(row_units[-1])
         dim = max((arrays["vectors"].shape[1] for arrays, _ in parts), default=0) if n_units else 0
-        vectors = np.empty((n_units, dim), np.float32)
+        vectors = np.empty((n_units, dim), self.stored)
         starts, ends = np.empty(n_units, np.int64), np.empty(n_units, np.int64)
         for arrays, new_rows in parts:
             old = np.flatnonzero(new_rows >= 0)
@@ -148,10 +166,11 @@ class VectorLayer(Layer):
 class EncodedLayer(VectorLayer):
     """A layer that encodes every passage, so that the text alone says how many vectors there are.
 
-    portion_units: passages between two writes of encodings, which is what a crash can cost.
+    portion_units: passages until encodings are written for the first time (`shards.layers.keeping`). clock: seconds, for what follows.
     """
 
     portion_units: ClassVar[int]
+    clock: Callable[[], float] = staticmethod(time.monotonic)
     params: VectorParams
 
     @property
@@ -165,6 +184,10 @@ class EncodedLayer(VectorLayer):
     @property
     def dim(self) -> int:
         return self.encoder.dim
+
+    @property
+    def stored(self) -> np.dtype:
+        return np.dtype(np.float16 if self.params.storage == "fp16" else np.float32)
 
     def asked(self, text: str) -> tuple[str, Array] | None:
         return self._encoded(text)
@@ -181,10 +204,10 @@ class EncodedLayer(VectorLayer):
 
         units = passages(documents, self.params.unit_bytes, self.params.overlap_bytes, scope)
         row_units = np.searchsorted(units.rows, np.arange(len(documents) + 1)).astype(np.int64)
-        vectors = np.zeros((0, 0), np.float32)
+        vectors = np.zeros((0, 0), self.stored)
         for rows, pieces in self._encodings(documents, units.starts, units.ends, row_units, known, progress):
             if not len(vectors):
-                vectors = np.empty((len(units.rows), pieces.shape[1]), np.float32)
+                vectors = np.empty((len(units.rows), pieces.shape[1]), self.stored)
             vectors[ranges(row_units[rows], row_units[rows + 1])] = pieces
         in_scope = np.ones(len(documents), bool) if scope is None else np.asarray(scope, bool)
         return vector_arrays(vectors, row_units, units.starts.astype(np.int64), units.ends.astype(np.int64), in_scope)
@@ -200,34 +223,33 @@ class EncodedLayer(VectorLayer):
     ) -> Iterator[tuple[Array, Array]]:
         """Yields (rows, the vectors of their passages) until every row with passages had its turn; new ones are kept first."""
         counts = np.diff(row_units)
-        todo = np.flatnonzero(counts)
-        if known is not None:
-            unknown = []
-            for start in range(0, len(todo), LOOK_UP_ROWS):
-                rows = todo[start : start + LOOK_UP_ROWS]
-                kept = known.get(documents.hashes[rows])
-                vectors = [kept.get(documents.hashes[row].tobytes()) for row in rows]
-                fits = np.array([v is not None and len(v) == counts[row] for v, row in zip(vectors, rows, strict=True)], bool)
-                if fits.any():
-                    yield rows[fits], np.concatenate([v for v, fit in zip(vectors, fits, strict=True) if fit])
-                unknown.append(rows[~fits])
-            todo = np.concatenate(unknown) if unknown else todo
-        total, n_done = int(counts[todo].sum()), 0
-        cuts = np.searchsorted(np.cumsum(counts[todo]), np.arange(self.portion_units, total, self.portion_units), "right")
-        for rows in filter(len, np.split(todo, np.unique(cuts))):
-            texts = [
-                bytes(documents.content(row)[starts[unit] : ends[unit]]).decode("utf-8", "replace")
-                for row in rows.tolist()
-                for unit in range(row_units[row], row_units[row + 1])
-            ]
-            before = n_done
-            tell = (lambda n, before=before: progress("encode", before + n, total)) if progress else None
-            vectors = self.encoder.encode_documents(texts, tell)
-            n_done += len(texts)
-            if known is not None:
-                pieces = np.split(vectors, np.cumsum(counts[rows])[:-1])
-                known.put({documents.hashes[row].tobytes(): piece for row, piece in zip(rows, pieces, strict=True)})
-            yield rows, vectors
+
+        def encode(rows: Array, tell: Tell | None) -> Sequence[Array]:
+            vectors = self.encoded(documents, rows, starts, ends, row_units, tell).astype(self.stored, copy=False)
+            return np.split(vectors, np.cumsum(counts[rows])[:-1])
+
+        def fits(vectors: Array, n_units: int) -> bool:
+            return len(vectors) == n_units
+
+        for rows, vectors in encodings(documents, row_units, known, progress, encode, fits, self.portion_units, self.clock):
+            if known is not None and (usage := self.spent()) is not None:
+                known.spend(usage)
+            yield rows, np.concatenate(vectors)
+
+    def encoded(
+        self, documents: Documents, rows: Array, starts: Array, ends: Array, row_units: Array, tell: Callable[[int], None] | None
+    ) -> Array:
+        """The vectors of all passages of these rows, in order: (n, dim) float32. tell: how many are done."""
+        texts = [
+            bytes(documents.content(row)[starts[unit] : ends[unit]]).decode("utf-8", "replace")
+            for row in rows.tolist()
+            for unit in range(row_units[row], row_units[row + 1])
+        ]
+        return self.encoder.encode_documents(texts, tell)
+
+    def spent(self) -> Usage | None:
+        """What encoding has asked of an endpoint since this was asked last; None: it asks none."""
+        return None
 
     def recount(self, documents: Documents, entries: Entries) -> Arrays:
         from shards.units import passages
@@ -252,7 +274,7 @@ class Static(EncodedLayer):
     """Passages by the mean of their token vectors: word meaning without word order, at the speed of word counting."""
 
     name = "static"
-    cost = "encodes 12 MB/s a core; 1 kB a passage; 1.5 ms for 20,000 passages"
+    cost = "encodes 12 MB/s a core; 1.3 kB a passage; 1 ms for 100,000 passages"
     portion_units = 20_000  # about two seconds of work
 
     class Params(VectorParams):
@@ -268,36 +290,14 @@ class Static(EncodedLayer):
         )  # fmt: skip
 
 
-class Dense(EncodedLayer):
-    """Passages by the vector that a transformer gives them."""
-
-    name = "dense"
-    version = 2  # 1: passes of padded lengths, whose vectors differ by 1e-7
-    cost = "encodes 5,500 tokens/s on 2 cores; 1.5 kB a passage; 7 ms for 100,000 passages"
-    dear = True
-    portion_units = 512  # about twenty seconds of work
-
-    class Params(VectorParams):
-        model: Annotated[str, Field(description="minilm, a folder, or a name on the Hugging Face hub")] = "minilm"
-        document_prompt: Annotated[str | None, Field(description="put before each passage; null: the model's own")] = None
-        query_prompt: Annotated[str | None, Field(description="put before each question; null: the model's own")] = None
-        dtype: Annotated[Literal["fp32", "bf16"], Field(description="number format of the model while encoding")] = "fp32"
-
-    @cached_property
-    def encoder(self) -> Encoder:
-        p = self.params
-        return DenseEncoder(
-            p.model, self.resources, document_prompt=p.document_prompt, query_prompt=p.query_prompt, dim=p.dim, dtype=p.dtype
-        )  # fmt: skip
-
-
 def vector_arrays(vectors: Array, row_units: Array, starts: Array, ends: Array, in_scope: Array) -> Arrays:
     arrays = {"vectors": vectors, "row_units": row_units, "starts": starts, "ends": ends, "in_scope": in_scope}
     n_units, dim = vectors.shape
-    if n_units <= dim:
-        return arrays | {"mean": np.zeros(0), "scatter": np.zeros((0, 0))}
-    moments = VectorMoments.of(vectors)
-    return arrays | {"mean": moments.mean, "scatter": moments.scatter}
+    mean, scatter = np.zeros(0), np.zeros((0, 0))
+    if n_units > dim:
+        moments = VectorMoments.of(vectors)
+        mean, scatter = moments.mean, moments.scatter
+    return arrays | {"mean": mean, "scatter": scatter} | sketch_arrays(kernel_rows(vectors), mean)
 
 
 def ranges(starts: Array, ends: Array) -> Array:

@@ -1,8 +1,7 @@
-"""Searching one segment's vectors: exact, with canonical float64 scores, by one of three ways that give the same result.
+"""Searching one segment's vectors: exact, with canonical float64 scores, by one of two ways that give the same result.
 
-The scan scores every passage in scope. In segments of some thousands a sketch of one byte per component leaves the few that can
-be a row's best (`shards.vector_sketches`). In large segments faiss names candidates in float32 first
-(`shards.vector_candidates`) and only those are scored; where that is not proven to be complete, the scan follows.
+Either every passage in scope is scored, or, where there are some thousands, only those that their sketches do not rule out
+(`shards.vector_sketches`).
 """
 
 from collections.abc import Iterator
@@ -10,21 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shards import vector_sketches
 from shards.plan import SpaceQuery
 from shards.types import Array, Arrays, Budget, Found, Moments, Scored
-from shards.vector_candidates import best_units
 from shards.vector_moments import VectorMoments
 from shards.vector_sketches import Sketch
 
 _SLICE_COMPONENTS = 1 << 22  # between two looks at the clock: 16 MB, 1 ms from memory, a few from a cold disk
-
-# Measured with both ways interleaved on a busy machine (k 100, ms, scan / faiss; 256 and 384 dimensions):
-# 5k .79 / .46, .50 / .49; 20k 1.9 / 1.4, 2.7 / 2.4; 100k 9.0 / 6.5, 13 / 10; 300k 31 / 18, 43 / 31. Where a
-# filter lets half the documents through faiss still wins; at a third they are even.
-_FLAT_UNITS = 16_384  # in smaller segments there is nothing to win, and faiss takes .1 s to import
-_FLAT_SHARE = 0.5  # of the segment's units that must be wanted: faiss looks at all of them
-_FLAT_UNITS_PER_HIT = 128  # even at 60 to 120: keeping longer lists costs what the search saves
-_SKETCH_UNITS = 1_024  # wanted at least; a segment of so many keeps a sketch, a quarter of its vectors' bytes, unless faiss has it
 
 
 class _Hits(NamedTuple):
@@ -36,45 +27,34 @@ class _Hits(NamedTuple):
 
 
 class VectorReader:
-    """See `shards.layers.contract.Reader`. arrays: as in `shards.layers.vectors`.
+    """See `shards.layers.contract.Reader`. arrays: as in `shards.layers.vectors`; older segments lack a sketch, which is made here."""
 
-    of_unit_length: whether all vectors and questions are; else every score is computed, as the bounds of the fast ways are for these.
-    """
-
-    def __init__(self, arrays: Arrays, live: Array, of_unit_length: bool = True):
-        self._of_unit_length = of_unit_length
+    def __init__(self, arrays: Arrays, live: Array):
         self._vectors, self._row_units = arrays["vectors"], arrays["row_units"]
+        self._rows = kernel_rows(self._vectors)
         self._starts, self._ends, self._in_scope = arrays["starts"], arrays["ends"], arrays["in_scope"]
         self._live = np.asarray(live, bool)
         self._n_live = np.count_nonzero(self._live)
         self._asked = self._live & self._in_scope  # rows that are scored
         self._n_covered = np.count_nonzero(self._asked)
-        counts = np.diff(self._row_units)
-        self._unit_rows = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        self._counts = np.diff(self._row_units)  # units of each row
+        self._unit_rows = np.repeat(np.arange(len(self._counts), dtype=np.int32), self._counts)
         unit_is_live = self._live[self._unit_rows]
         self._live_units = np.flatnonzero(unit_is_live)
         self.n_units = len(self._live_units)
-        self._live_offsets = self._offsets(self._live_units)
-        self._sketch = Sketch(self._vectors) if of_unit_length and _SKETCH_UNITS <= len(self._vectors) < _FLAT_UNITS else None
+        self._sketch = Sketch.opened(arrays, self._rows)
         self._moments = self._open_moments(arrays, unit_is_live)
 
     def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget, floor: float = -np.inf) -> Found:
         vector = self._vector(query)
-        if allowed is None:
-            wanted, units, offsets, n_wanted = self._live, self._live_units, self._live_offsets, self._n_live
-        else:
-            wanted = self._live & allowed
-            units, n_wanted = np.flatnonzero(wanted[self._unit_rows]), np.count_nonzero(wanted)
-            offsets = self._offsets(units)
-        hits = None
-        if self._of_unit_length and len(units) >= max(_FLAT_UNITS, _FLAT_SHARE * len(self._vectors), _FLAT_UNITS_PER_HIT * k):
-            hits = self._search_flat(vector, wanted, k, budget)
-        elif self._sketch is not None and len(units) >= _SKETCH_UNITS and not budget.expired:
-            best, scores = self._sketch.search(self._vectors, units, offsets, vector, k, floor)
+        wanted = self._live if allowed is None else self._live & allowed
+        n_wanted, n_units = np.count_nonzero(wanted), int(self._counts @ wanted)
+        if self._sketch is not None and n_units >= vector_sketches.LEAST_UNITS:
+            units, scores, n_rows = self._sketch.search(self._rows, self._row_units, wanted, vector, k, floor, budget)
             top = _top(scores, k)
-            hits = _Hits(best[top], scores[top], len(self._live))
-        if hits is None:
-            hits = self._search_scan(vector, units, offsets, k, budget)
+            hits = _Hits(units[top], scores[top], n_rows)
+        else:
+            hits = self._search_all(vector, np.flatnonzero(wanted[self._unit_rows]), k, budget)
         whole = hits.n_rows == len(self._live)
         n_covered = self._n_covered if whole and allowed is None else np.count_nonzero((wanted & self._in_scope)[: hits.n_rows])
         return Found(
@@ -82,46 +62,24 @@ class VectorReader:
             scores=hits.scores,
             starts=self._starts[hits.units],
             ends=self._ends[hits.units],
-            n_matched=len(units) if whole else int(units.searchsorted(self._row_units[hits.n_rows])),
+            n_matched=n_units if whole else int(self._counts[: hits.n_rows] @ wanted[: hits.n_rows]),
             moments=self._moments.along(vector) if self._moments else self._direct_moments(vector),
             rows_covered=n_covered,
             rows_total=n_wanted,
         )
 
-    def _search_scan(self, vector: Array, units: Array, offsets: Array, k: int, budget: Budget) -> "_Hits":
-        """Scores every unit given."""
+    def _search_all(self, vector: Array, units: Array, k: int, budget: Budget) -> "_Hits":
+        """Scores every unit given, as long as the budget lasts; a document half looked at does not count."""
         scores = self._scores(units, vector, budget)
-        if len(scores) == len(units):
-            return self._best_rows(units, offsets, scores, k, len(self._live))
-        n_rows = self._n_whole_rows(int(units[len(scores)]))
-        units = units[: np.searchsorted(units, self._row_units[n_rows])]
-        return self._best_rows(units, self._offsets(units), scores[: len(units)], k, n_rows)
-
-    def _search_flat(self, vector: Array, wanted: Array, k: int, budget: Budget) -> "_Hits | None":
-        """The same from faiss's candidates, scored anew; None where they may lack one that belongs to the k best."""
-        n = int(k * len(wanted) / max(wanted.sum(), 1)) + 1
-        candidates = best_units(self._vectors, vector.astype(np.float32), n, budget)
-        n_rows = self._n_whole_rows(candidates.n_looked)
-        units = candidates.units[: np.searchsorted(candidates.units, self._row_units[n_rows])]
-        units = units[wanted[self._unit_rows[units]]]
-        hits = self._best_rows(units, self._offsets(units), self._scores(units, vector, Budget()), k, n_rows)
-        # Units of a score above the ceiling are all here: each row's best, and the first of equals.
-        complete = candidates.ceiling == -np.inf or (len(hits.units) == k and hits.scores[-1] > candidates.ceiling)
-        return hits if complete else None
-
-    def _n_whole_rows(self, n_units: int) -> int:
-        """How many rows have all their passages among the first n units: a document half looked at does not count."""
-        return int(np.searchsorted(self._row_units, n_units, "right")) - 1
-
-    def _best_rows(self, units: Array, offsets: Array, scores: Array, k: int, n_rows: int) -> "_Hits":
-        best, which = _best(scores, offsets)
+        n_rows = len(self._live)
+        if len(scores) < len(units):
+            n_rows = int(np.searchsorted(self._row_units, units[len(scores)], "right")) - 1
+            units = units[: np.searchsorted(units, self._row_units[n_rows])]
+        rows = self._unit_rows[units]
+        offsets = np.concatenate([[0], np.flatnonzero(rows[1:] != rows[:-1]) + 1, [len(units)]]) if len(units) else np.zeros(1, np.int64)
+        best, which = _best(scores[: len(units)], offsets)
         top = _top(best, k)
         return _Hits(units[which[top]], best[top], n_rows)
-
-    def _offsets(self, units: Array) -> Array:
-        """Where each row's part of ascending units begins, and the end: (rows + 1,) int64."""
-        rows = self._unit_rows[units]
-        return np.concatenate([[0], np.flatnonzero(rows[1:] != rows[:-1]) + 1, [len(units)]]) if len(units) else np.zeros(1, np.int64)
 
     def score(self, query: SpaceQuery, rows: Array, budget: Budget) -> Scored:
         from shards.vector_kernels import best_of_rows
@@ -131,7 +89,7 @@ class VectorReader:
         for part in self._slices(rows, len(vector)):
             if budget.expired:
                 break
-            best_of_rows(self._vectors, self._row_units, rows[part], self._asked, vector, scores[part], units[part])
+            best_of_rows(self._rows, self._row_units, rows[part], self._asked, vector, scores[part], units[part])
         spans = np.zeros((2, len(rows)), np.int64)
         known = units >= 0
         spans[:, known] = self._starts[units[known]], self._ends[units[known]]
@@ -173,7 +131,7 @@ class VectorReader:
         for start in range(0, len(units), step):
             if budget.expired:
                 return scores[:start]
-            inner_products(self._vectors, units[start : start + step], vector, scores[start : start + step])
+            inner_products(self._rows, units[start : start + step], vector, scores[start : start + step])
         return scores
 
     def _open_moments(self, arrays: Arrays, unit_is_live: Array) -> VectorMoments | None:
@@ -189,6 +147,11 @@ class VectorReader:
 
     def _direct_moments(self, vector: Array) -> Moments:
         return Moments.of(self._scores(self._live_units, vector, Budget()))
+
+
+def kernel_rows(vectors: Array) -> Array:
+    """Vectors as kernels take them: numba knows no float16 on CPUs, so these come as their bits, uint16."""
+    return vectors.view(np.uint16) if vectors.dtype == np.float16 else vectors
 
 
 def _best(scores: Array, offsets: Array) -> tuple[Array, Array]:
