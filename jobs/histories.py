@@ -58,8 +58,8 @@ def in_memory(bench: Bench, seed: int) -> Fates:
     model, fates = Model(), Fates()
     log = PushedLog(store, model)
 
-    def some_act() -> Callable[[Store], None] | None:
-        """What somebody does next; None where there is nothing to do it with."""
+    def some_act(bench: Bench) -> Callable[[Store], None] | None:
+        """What somebody on a machine does next; None where there is nothing to do it with."""
         kind = rng.choice(("job", "job", "push", "apply"))
         if kind == "push":
             return lambda through: fates.update(push(bench, log, through, log.draw(rng), rng))
@@ -83,7 +83,7 @@ def in_memory(bench: Bench, seed: int) -> Fates:
         for source in rng.sample(SOURCES, rng.randint(0, 2)):
             model.set(source, change(rng, model.files[source]))
             write_to_memory(f"{place}-{source}", model, source)
-        act, fate = some_act(), rng.choice(("done", "dies", "fails", "overtaken", "looked at"))
+        act, fate = some_act(bench), rng.choice(("done", "dies", "fails", "overtaken", "looked at"))
         if act is None:
             continue
         through: Store = store
@@ -95,14 +95,14 @@ def in_memory(bench: Bench, seed: int) -> Fates:
             moment = rng.randint(1, 60)
 
             def meanwhile(n: int, moment: int = moment) -> None:
-                if n == moment and (other := some_act()) is not None:
+                if n == moment and (other := some_act(bench.elsewhere)) is not None:
                     perform(other, store)
                     fates["overtaken"] += 1
 
             through = Unreliable(store, rng, meanwhile=meanwhile)
         elif fate == "looked at":
             every = rng.randint(3, 9)
-            through = Unreliable(store, rng, meanwhile=lambda n, every=every: n % every or bench.look(log))
+            through = Unreliable(store, rng, meanwhile=lambda n, every=every: n % every or bench.elsewhere.look(log))
         perform(act, through)
         bench.look(log)
     _finish(bench, log, lambda source: (f"memory://{place}-{source}", {}))

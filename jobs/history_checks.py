@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +51,17 @@ class Patience:
 class Bench:
     """Where histories happen: a folder for caches, resources that are loaded once, jobs in this process."""
 
-    def __init__(self, folder: Path, layers: tuple[str, ...] = LAYERS):
+    def __init__(self, folder: Path, layers: tuple[str, ...] = LAYERS, patience: Patience | None = None):
         self.folder, self.resources, self.layers = folder, Resources(), layers
         self.specs = tuple(SpaceSpec.parse(layer) for layer in layers)
         self.cache = FileCache(folder / "cache", 1 << 30)
-        self.patience = Patience()
+        self.patience = patience or Patience()
+
+    @cached_property
+    def elsewhere(self) -> "Bench":
+        """Another machine, under the same clock. Whoever works within an operation of somebody here needs one: files of a cache are
+        locked while they are fetched."""
+        return Bench(self.folder / "elsewhere", self.layers, self.patience)
 
     def job(self, store: Store, source: str, url: str, options: Mapping[str, Any] | None = None, shards: int | None = None) -> Outcome:
         """One run of the index job over a source. Raises SondageError, and what the store raises."""

@@ -93,4 +93,5 @@ class Shared:
         known = self._ended | set(told)
         done, total = (sum(column) for column in zip(*told.values(), strict=True))
         share = sum(self._weights[task] for task in known) / max(sum(self._weights), 1)
-        self._report(step, done, round(total / share) if share > 0 else total, self._unit)
+        unit = self._unit if step.startswith("encode") else "parts"  # what else layers do is told in a few large ones
+        self._report(step, done, round(total / share) if share > 0 else total, unit)
