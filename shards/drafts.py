@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from shards import tree
 from shards.delta import Change, Specs
 from shards.endpoint_settings import Usage
+from shards.errors import EndpointError, ModelMissing
 from shards.generation import spec_of
 from shards.layers import create, space_id
 from shards.layers.contract import Resources
@@ -86,7 +88,12 @@ def specs_of(root: Root) -> Specs:
 
 def buildable(root: Root, resources: Resources) -> frozenset[str]:
     """The names of those spaces of a generation that this machine makes with the same arrays: same version, same model."""
-    return frozenset(ref.name for ref in root.spaces if space_id(spec_of(ref), create(spec_of(ref), resources)) == ref.space_id)
+    names = set()
+    for ref in root.spaces:
+        with suppress(ModelMissing, EndpointError):
+            if space_id(spec_of(ref), create(spec_of(ref), resources)) == ref.space_id:
+                names.add(ref.name)
+    return frozenset(names)
 
 
 def replace_rows(store: Store, source: str, before: FileRef | None, upserts: Sequence[TreeRow], deletes: Sequence[str] = ()) -> Change:

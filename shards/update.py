@@ -17,7 +17,7 @@ from shards.comparison import change_of, compare, n_moved
 from shards.corpus import Listed, Listing, Source, list_source
 from shards.delta import Specs
 from shards.drafts import REFIT, Draft, SourceChange, Tally, timed
-from shards.errors import AlreadyExists, BadSpec, NotFound, SourceError, StoreError
+from shards.errors import AlreadyExists, BadSpec, EndpointError, ModelMissing, NotFound, SourceError, StoreError
 from shards.generation import Generation, spec_of
 from shards.given import dims
 from shards.identity import shard_ranges
@@ -169,7 +169,13 @@ class Updater:
                 outcome.unread[problem.kind] = outcome.unread.get(problem.kind, 0) + 1
                 outcome.failed[problem.path] = problem.reason
         parent = self.writer.newest()
-        specs = self._specs(options, parent, listing)
+        specs, unable = self._specs(options, parent, listing)
+        able = {name: spec for name, spec in specs.items() if name not in unable}
+        for name, reason in unable.items():
+            outcome.notes.append(
+                f"Layer {name!r} cannot be built here: {reason} What changed is in the other layers, and searches say that this one lacks "
+                "it. A run that can build it catches up."
+            )
         old_source = parent.root.sources.get(options.source.name) if parent else None
         if parent is None and not listing.files:
             raise SourceError(
@@ -194,7 +200,7 @@ class Updater:
             outcome.skipped[f"larger than {options.max_file_bytes:,} bytes"] = len(compared.suspects) - len(readable)
         if readable:
             with timed(outcome, "read"):
-                staged = self._stage(specs, options, readable, attached, outcome)
+                staged = self._stage(able, options, readable, attached, outcome)
         with timed(outcome, "plan"):
             change = change_of(options.source.name, compared, staged, options.max_file_bytes)
             outcome.added, outcome.removed, outcome.renamed = len(change.added), len(change.removed), n_moved(change)
@@ -207,7 +213,7 @@ class Updater:
         packs = {key: result.pack for result in staged for key in result.hashes.values()}
         asked = options.source
         source = SourceChange(asked.name, asked.url, change, asked.include, asked.exclude, last_run=_last_run(outcome))
-        draft = Draft(specs, (source,), packs, tuple(ranges), refit=options.refit)
+        draft = Draft(specs, (source,), packs, tuple(ranges), build=frozenset(able) if unable else None, refit=options.refit)
         if parent is not None and not self.writer.due(parent, draft):
             outcome.generation = parent.root.generation
             return
@@ -231,21 +237,36 @@ class Updater:
         """Which paths are looked at as images, where a space does."""
         return images_taken((create(spec, self.resources), spec.scope) for spec, _ in specs.values())
 
-    def _specs(self, options: Options, parent: Generation | None, listing: Listing) -> Specs:
-        """Spaces to build, by name, with their ids. Asked-for ones are added to, or replace, those the corpus has."""
+    def _specs(self, options: Options, parent: Generation | None, listing: Listing) -> tuple[Specs, dict[str, str]]:
+        """Spaces of the next generation, by name, with their ids; and those that cannot be built here, with the reason.
+
+        Asked-for ones are added to, or replace, those the corpus has. Raises ModelMissing, EndpointError for one of these, and where
+        none can be built.
+        """
         asked = [*(options.choose(listing) if options.choose and parent is None and listing.files else ()), *options.specs]
         if not asked and parent is None and listing.files:
             raise BadSpec("A new corpus needs layers. Give --layers, e.g. names,text,bm25,static.")
-        wanted = {spec_of(ref).name: spec_of(ref) for ref in parent.root.spaces} if parent else {}
+        there = {ref.name: ref for ref in parent.root.spaces} if parent else {}
+        wanted = {name: spec_of(ref) for name, ref in there.items()}
         for spec in asked:
             if sum(other.name == spec.name for other in asked) > 1:
                 raise BadSpec(f"Two spaces are called {spec.name!r}. Name one: other={spec.layer}:….")
             wanted[spec.name] = spec
+        named = {spec.name for spec in asked}
+        specs: dict[str, tuple[SpaceSpec, str]] = {}
+        unable: dict[str, str] = {}
         # Always anew: a layer or model that changed since is another space, and its arrays are made again.
-        made = {name: (spec, create(spec, self.resources)) for name, spec in wanted.items()}
-        for _, layer in made.values():
-            layer.check()
-        return {name: (spec, space_id(spec, layer)) for name, (spec, layer) in made.items()}
+        made = {name: create(spec, self.resources) for name, spec in wanted.items()}
+        for name, layer in made.items():
+            try:
+                specs[name] = wanted[name], space_id(wanted[name], layer)
+                layer.check()
+            except (ModelMissing, EndpointError) as error:
+                # Files that only a space of images looks at would pass for deleted without it.
+                if name in named or layer.media or len(unable) + 1 == len(wanted):
+                    raise
+                specs[name], unable[name] = (wanted[name], there[name].space_id), str(error)
+        return specs, unable
 
     def _guard_shrink(self, options: Options, outcome: Outcome, listing: Listing, old: SourceRef | None, gone: list[TreeRow]) -> None:
         """Forget what is gone where that is more likely a mistake: most files, or all, as of a disk that is not mounted."""

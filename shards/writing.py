@@ -302,6 +302,8 @@ class Writer:
     # --- null models -------------------------------------------------------------------------------------------------------
 
     def _refit_due(self, parent: Generation | None, draft: Draft, root: Root) -> bool:
+        if draft.build is not None:  # some space cannot be asked here
+            return False
         if parent is None or root.nulls is None or not _same_spaces(parent, draft) or self.outdated(root):
             return True
         at_fit = root.counters.get("docs_at_fit", 0)
