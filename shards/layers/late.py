@@ -39,9 +39,9 @@ from shards.late_models import document_tokens
 from shards.late_tokens import Tokens
 from shards.layers import contract
 from shards.layers.contract import Encodings, Layer, Progress, Request
+from shards.layers.joined_units import JoinedUnits, ranges
 from shards.layers.keeping import Tell, encodings
 from shards.layers.late_reader import LateQuestion, LateReader
-from shards.layers.vectors import ranges
 from shards.plan import SpaceQuery
 from shards.types import Array, Arrays
 from shards.units import Units
@@ -177,30 +177,17 @@ class Late(Layer):
         self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries, held: Sequence[tuple[int, Arrays]] = ()
     ) -> Arrays:
         """As in the contract: rows are copied, with the encodings made of them."""
-        counts = np.zeros(len(documents), np.int64)
-        in_scope = np.zeros(len(documents), bool)
-        for arrays, new_rows in parts:
-            kept = new_rows >= 0
-            counts[new_rows[kept]] = np.diff(arrays["row_units"])[kept]
-            in_scope[new_rows[kept]] = arrays["in_scope"][kept]
-        row_units = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        n_units = int(row_units[-1])
-        starts, ends = np.empty(n_units, np.int64), np.empty(n_units, np.int64)
+        joined = JoinedUnits(parts, len(documents))
+        n_units = joined.n_units
         fde, fde_scales = self._no_fde
         if n_units:
             fde, fde_scales = np.empty((n_units, self.encoding_spec.dim), np.int8), np.empty(n_units, np.float32)
         pieces = []
-        for arrays, new_rows in parts:
-            old = np.flatnonzero(new_rows >= 0)
-            old = old[np.diff(arrays["row_units"])[old] > 0]
-            if not len(old):
-                continue
-            sources = ranges(arrays["row_units"][old], arrays["row_units"][old + 1])
-            targets = ranges(row_units[new_rows[old]], row_units[new_rows[old] + 1])
-            starts[targets], ends[targets] = arrays["starts"][sources], arrays["ends"][sources]
+        for arrays, sources, targets in joined.moves:
             fde[targets], fde_scales[targets] = arrays["fde"][sources], arrays["fde_scales"][sources]
             pieces.append((targets, Tokens(arrays["tokens"], arrays["scales"], np.diff(arrays["unit_tokens"])), sources))
-        return self._arrays(_arranged(pieces, n_units, self._none), row_units, starts, ends, in_scope, fde, fde_scales)
+        tokens = _arranged(pieces, n_units, self._none)
+        return self._arrays(tokens, joined.row_units, joined.starts, joined.ends, joined.in_scope, fde, fde_scales)
 
     @property
     def _none(self) -> Tokens:

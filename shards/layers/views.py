@@ -34,8 +34,9 @@ from shards.endpoints import Endpoint, endpoint_of
 from shards.errors import EndpointError
 from shards.layers import contract
 from shards.layers.contract import Encodings, Progress
+from shards.layers.joined_units import ranges
 from shards.layers.keeping import LOOK_UP_ROWS
-from shards.layers.vectors import EncodedLayer, ranges, vector_arrays
+from shards.layers.vectors import EncodedLayer, vector_arrays
 from shards.layers.vectors_reader import VectorReader
 from shards.plan import SpaceQuery
 from shards.types import Array, Arrays, Derived
