@@ -423,7 +423,9 @@ def test_a_killed_host_makes_answers_partial_and_marked_and_they_are_whole_again
             continue
         states = {(c.layer, c.shard): c.state for c in asked.answer.coverage}
         layers = {layer.name for layer in asked.answer.layers if layer.asked}
-        assert states == {(name, n): "missing" if n in dead else "ready" for name in layers for n in range(N_SHARDS)}
+        assert states.keys() == {(name, n) for name in layers for n in range(N_SHARDS)}
+        # Where the machine is busy a query's time may end before the death is known.
+        assert all(state in ("missing", "late") if n in dead else state == "ready" for (_, n), state in states.items())
         assert all(c.reason.startswith(f"host {victim['node'][:12]}: ") for c in asked.answer.coverage if c.state == "missing")
         assert same_hits(asked.answer, partial[i])  # what the living shards say, nothing else and nothing less
     print(_story(seen, gaps))
