@@ -22,6 +22,10 @@ class Units(NamedTuple):
     starts: Array
     ends: Array
 
+    def of_rows(self, n_rows: int) -> Array:
+        """Row i has the units of_rows[i] : of_rows[i + 1]; (n_rows + 1,) int64."""
+        return np.searchsorted(self.rows, np.arange(n_rows + 1)).astype(np.int64)
+
 
 def passages(documents: Documents, unit_bytes: int, overlap_bytes: int = 0, scope: Array | None = None) -> Units:
     """Passages of about `unit_bytes`: filled up, then cut at the best place in the second half of the window.

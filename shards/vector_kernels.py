@@ -64,7 +64,6 @@ def inner_products(vectors, units, query, scores):
 
     vectors: (u, dim) stored; units: (n,) int; query: (dim,) float64 that holds float32 values; scores: (n,) float64, written.
     Measured on one core, 100k x 384: 8 ms, faiss's flat index 5.8, numpy's float32 product 12.5; neither gives canonical bits.
-    float16 takes 0.6 of the time.
     """
     lanes = np.zeros(LANES, np.float64)
     for i in range(len(units)):

@@ -68,7 +68,7 @@ def cut(documents: Documents, section_bytes: int, scope: Array | None) -> tuple[
     from shards.units import passages
 
     units = passages(documents, section_bytes, 0, scope)
-    row_sections = np.searchsorted(units.rows, np.arange(len(documents) + 1)).astype(np.int64)
+    row_sections = units.of_rows(len(documents))
     return row_sections, units.starts.astype(np.int64), units.ends.astype(np.int64)
 
 

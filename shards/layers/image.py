@@ -36,7 +36,7 @@ class Image(VectorLayer):
     name = "image"
     granularity = "image"
     query_format = 'text, or {"image": base64 of a file, or content hash of an image here}, or {"vector": [numbers]}'
-    cost = "encodes 11 images/s on 2 cores with ViT-B/32; 2 kB an image; as dense"
+    cost = "encodes an image in 0.18 s of a core with ViT-B/32; 2 kB an image; as dense"
     dear = True
 
     class Params(contract.Params):
@@ -81,7 +81,7 @@ class Image(VectorLayer):
     ) -> Arrays:
         in_scope = np.ones(len(documents), bool) if scope is None else np.array(scope, bool)
         units = units_seen(documents, in_scope, self.params.pages)
-        firsts = np.searchsorted(units.rows, np.arange(len(documents) + 1))  # units of each row, before what cannot be seen is left out
+        firsts = units.of_rows(len(documents))  # units of each row, before what cannot be seen is left out
         counts = np.diff(firsts)
         rows = np.flatnonzero(counts)
         vectors: dict[int, Array] = {}

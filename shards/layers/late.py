@@ -147,7 +147,7 @@ class Late(Layer):
         progress: Progress | None = None,
     ) -> Arrays:
         units = self._passages(documents, scope)
-        row_units = np.searchsorted(units.rows, np.arange(len(documents) + 1)).astype(np.int64)
+        row_units = units.of_rows(len(documents))
         storage = self.params.storage
 
         def encode(rows: Array, tell: Tell | None) -> list[Array]:

@@ -103,7 +103,7 @@ class Sparse(contract.Layer):
         from shards.units import passages
 
         units = passages(documents, self.params.unit_bytes, self.params.overlap_bytes, scope)
-        row_units = np.searchsorted(units.rows, np.arange(len(documents) + 1)).astype(np.int64)
+        row_units = units.of_rows(len(documents))
 
         def encode(rows: Array, tell: Tell | None) -> Sequence[Array]:
             texts = [

@@ -189,7 +189,7 @@ class EncodedLayer(VectorLayer):
         from shards.units import passages
 
         units = passages(documents, self.params.unit_bytes, self.params.overlap_bytes, scope)
-        row_units = np.searchsorted(units.rows, np.arange(len(documents) + 1)).astype(np.int64)
+        row_units = units.of_rows(len(documents))
         vectors = np.zeros((0, 0), self.stored)
         for rows, pieces in self._encodings(documents, units.starts, units.ends, row_units, known, progress):
             if not len(vectors):
