@@ -317,7 +317,7 @@ class Worker:
         found: set[bytes] = set()
         with ThreadPoolExecutor(min(self.store.parallel, max(1, len(task.packs)))) as pool:
             for name, pack in zip(task.packs, pool.map(lambda name: self._pack(name, task.wanted), task.packs), strict=True):
-                if any(name.partition(":")[0] in (images.KIND, pages.KIND) for name in pack.kind_names):
+                if any(kind.partition(":")[0] in (images.KIND, pages.KIND) for kind in pack.kind_names):
                     # Here and not where spaces are built: pushed documents get dear spaces later, when their entry of the log is done with.
                     media.put(read_media(self.store, name, media.lacking(task.wanted)))
                 for row in range(len(pack)):
