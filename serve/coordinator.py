@@ -71,6 +71,8 @@ class Coordinator:
         self.store, self.searcher = store, searcher
         self.reranking = Reranking(resources, rerank)
         self.generations = Generations(store, resources, cache, poll_s, self._warm, self._try_out)
+        self._tried: dict[str, int] = {}  # by corpus, the generation that was opened and asked something last
+        self._trying = asyncio.Lock()
 
     async def start(self) -> None:
         """Open what the store has and go on watching it."""
@@ -92,22 +94,30 @@ class Coordinator:
 
     async def _try_out(self, generation: Generation) -> None:
         """Open the shards on the hosts and ask one question in every space, so that nobody's query waits for code to be loaded."""
-        opened = await self._warm(generation)
-        corpus = generation.root.corpus
-        if opened.sample:
-            try:
-                await self.search(SearchRequest(corpus=corpus, query=opened.sample, k=1, budget_ms=60_000))
-            except SondageError as error:  # no lasting problem: a query that meets it is told
-                logger.warning("corpus=%s event=trial_failed reason=%s", corpus, error)
+        corpus, number = generation.root.corpus, generation.root.generation
+        async with self._trying:
+            if self._tried.get(corpus) == number:
+                return
+            opened = await self._warm(generation)
+            if opened.sample:
+                trial = SearchRequest(corpus=corpus, query=opened.sample, k=1, budget_ms=60_000, generation=number)
+                try:
+                    await self.search(trial)
+                except SondageError as error:  # no lasting problem: a query that meets it is told
+                    logger.warning("corpus=%s event=trial_failed reason=%s", corpus, error)
+            self._tried[corpus] = number
 
     # --- search ------------------------------------------------------------------------------------------------------------
+
+    async def open(self, request: SearchRequest) -> None:
+        """Open what a search will ask, for callers whose budget is for the answer alone. Raises as `search`."""
+        await self._try_out(await self._generation(request, _cursor(request)))
 
     async def search(self, request: SearchRequest) -> SearchAnswer:
         """The answer to one search. Raises BadQuery, NotFound, StoreError, Overloaded."""
         laps = _Laps()
         budget = Budget(request.budget_ms / 1000)
-        identity = request_identity(request)
-        cursor = Cursor.decode(request.cursor, identity) if request.cursor else None
+        cursor = _cursor(request)
         stage = await self.reranking.begin(request)
         generation = await self._generation(request, cursor)
         root = generation.root
@@ -152,7 +162,7 @@ class Coordinator:
             if reranked is not None:
                 hits = with_scores(hits, spans, reranked)
         laps.end("excerpts")
-        following = Cursor(root.generation, offset + request.k, n_candidates, identity, pinned).encode() if more else None
+        following = Cursor(root.generation, offset + request.k, n_candidates, request_identity(request), pinned).encode() if more else None
         if following:
             self.generations.pin(root.corpus, root.generation)
         return SearchAnswer(
@@ -353,6 +363,10 @@ class _Laps:
     @property
     def total_ms(self) -> float:
         return round(1000 * (time.monotonic() - self._begun), 3)
+
+
+def _cursor(request: SearchRequest) -> Cursor | None:
+    return Cursor.decode(request.cursor, request_identity(request)) if request.cursor else None
 
 
 def _explicit(request: SearchRequest) -> bool:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from engine import Engine, write_files
 from jobs import cli
 from jobs.index import run_index
 from jobs.settings import VARIABLES
+from serve import client
+from shards.generation import Generation
 
 FILES = {
     "a.txt": "The amber room was lost in the war. Nobody has seen the amber since.\n",
@@ -173,3 +176,17 @@ def test_a_store_in_a_bucket_that_is_not_there_is_named(folder, bucket, capsys):
     assert "s3://no-such-bucket/index" in told and "Create the bucket 'no-such-bucket' first" in told
     assert run_index(["--corpus", "c", "--source", "s3://no-such-bucket/x", "--store", f"s3://{bucket}/index", "--local"]) == 2
     assert "Source 's3://no-such-bucket/x'" in capsys.readouterr().err
+
+
+def test_what_a_first_search_in_this_process_has_to_open_is_not_taken_from_its_budget(folder, tmp_path, capsys, monkeypatch):
+    index(capsys, str(folder), tmp_path / "store")
+    opened = Generation.open
+
+    def slow(*arguments):
+        time.sleep(0.6)  # more than usual, as over a slow network
+        return opened(*arguments)
+
+    monkeypatch.setattr(Generation, "open", slow)
+    with client.Engine(str(tmp_path / "store"), cache=tmp_path / "cache") as engine:
+        answer = engine.search("amber", corpus="c", budget_ms=500)
+    assert answer.complete and answer.hits, answer.timings_ms

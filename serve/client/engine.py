@@ -90,8 +90,8 @@ class Engine:
         self._loop.close()
 
     def search(self, query: str | SearchRequest = "", corpus: str = "", **fields: Any) -> SearchAnswer:
-        """As `Client.search`."""
-        return self._wait(self._coordinator.search(as_request(query, corpus, fields)))
+        """As `Client.search`. What the corpus's first search has to open, on disk and of models, is not taken from its budget."""
+        return self._wait(self._search(as_request(query, corpus, fields)))
 
     def status(self) -> dict[str, Any]:
         """As `Client.status`; waits until the corpora there are have been opened."""
@@ -171,6 +171,10 @@ class Engine:
         if self._pushes is None:
             self._pushes = await self._stack.enter_async_context(local_pushes(self._coordinator))
         return self._pushes
+
+    async def _search(self, request: SearchRequest) -> SearchAnswer:
+        await self._coordinator.open(request)
+        return await self._coordinator.search(request)
 
     async def _opened_status(self) -> dict[str, Any]:
         while True:
