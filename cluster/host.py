@@ -29,7 +29,7 @@ from shards.references import erased_files
 from shards.segment import Segment
 from shards.shard import Shard, search
 from shards.store import Store, open_store
-from shards.types import Array, Budget, Candidates, Detail, LayerStatus
+from shards.types import EXCERPT_BYTES, Array, Budget, Candidates, Detail, LayerStatus, LinesAround
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class DetailsRequest:
     shards: tuple[int, ...]
     spans: dict[bytes, tuple[tuple[int, int], ...]]
     words: tuple[str, ...] = ()
-    excerpt_bytes: int = 320
+    excerpt_size: int | LinesAround = EXCERPT_BYTES
     where: Predicate = field(default_factory=Everything)
     queries: tuple[SpaceQuery, ...] = ()
 
@@ -252,7 +252,7 @@ class Host:
     def _detail(self, request: HostRequest | DetailsRequest, document: bytes, spans: Any, wanted: Plan | DetailsRequest) -> Detail | None:
         number = self._generation(request.corpus, request.generation).shard_of(document)
         shard = self.shard(request.corpus, request.generation, number)
-        return shard.detail(document, spans, wanted.words, wanted.excerpt_bytes, wanted.where, wanted.queries)
+        return shard.detail(document, spans, wanted.words, wanted.excerpt_size, wanted.where, wanted.queries)
 
     def details(self, requests: Sequence[DetailsRequest]) -> list[dict[bytes, Detail]]:
         """Entries and excerpts of documents, per request; documents that are not here are left out."""

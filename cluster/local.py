@@ -12,7 +12,7 @@ from cluster.host import DetailsRequest, DocumentText, Host, HostRequest, Opened
 from cluster.protocol import EVERYWHERE, Spans
 from shards.errors import StoreError
 from shards.plan import Plan, Predicate, SpaceQuery
-from shards.types import Candidates, Detail
+from shards.types import EXCERPT_BYTES, Candidates, Detail, LinesAround
 
 Result = TypeVar("Result")
 
@@ -49,12 +49,12 @@ class LocalSearcher:
         n_shards: int,
         spans: Spans,
         words: tuple[str, ...] = (),
-        excerpt_bytes: int = 320,
+        excerpt_size: int | LinesAround = EXCERPT_BYTES,
         where: Predicate = EVERYWHERE,
         budget_s: float = 10.0,
         queries: Sequence[SpaceQuery] = (),
     ) -> dict[bytes, Detail]:
-        request = DetailsRequest(corpus, generation, tuple(range(n_shards)), dict(spans), words, excerpt_bytes, where, tuple(queries))
+        request = DetailsRequest(corpus, generation, tuple(range(n_shards)), dict(spans), words, excerpt_size, where, tuple(queries))
         try:
             return (await self._run(lambda _s: self._host.details([request]), budget_s))[0]
         except TimeoutError:

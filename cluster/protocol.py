@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cluster.host import DocumentText, Opened
 from shards.plan import Everything, Plan, Predicate, SpaceQuery
-from shards.types import Candidates, Detail
+from shards.types import EXCERPT_BYTES, Candidates, Detail, LinesAround
 
 Spans = Mapping[bytes, tuple[tuple[int, int], ...]]  # content hash -> the spans to show, UTF-8 bytes of the rendition
 EVERYWHERE: Predicate = Everything()
@@ -30,7 +30,7 @@ class Searcher(Protocol):
         n_shards: int,
         spans: Spans,
         words: tuple[str, ...] = (),
-        excerpt_bytes: int = 320,
+        excerpt_size: int | LinesAround = EXCERPT_BYTES,
         where: Predicate = EVERYWHERE,
         budget_s: float = 10.0,
         queries: Sequence[SpaceQuery] = (),

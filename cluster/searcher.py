@@ -26,7 +26,7 @@ from cluster.settings import ClusterSettings, HostSettings
 from cluster.sockets import AVAILABLE, METHODS, CallFailed, SocketClient
 from shards.errors import SondageError, StoreError
 from shards.plan import Plan, Predicate, SpaceQuery
-from shards.types import Candidates, Detail
+from shards.types import EXCERPT_BYTES, Candidates, Detail, LinesAround
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class RaySearcher:
         n_shards: int,
         spans: Spans,
         words: tuple[str, ...] = (),
-        excerpt_bytes: int = 320,
+        excerpt_size: int | LinesAround = EXCERPT_BYTES,
         where: Predicate = EVERYWHERE,
         budget_s: float = 10.0,
         queries: Sequence[SpaceQuery] = (),
@@ -118,7 +118,7 @@ class RaySearcher:
         self._refuse_if_full(wanted, "details")
 
         async def of_host(node: str, asked: dict[bytes, tuple[tuple[int, int], ...]]) -> dict[bytes, Detail]:
-            request = DetailsRequest(corpus, generation, routes[node], asked, words, excerpt_bytes, where, tuple(queries))
+            request = DetailsRequest(corpus, generation, routes[node], asked, words, excerpt_size, where, tuple(queries))
             try:
                 return await self._ask(node, "details", request, budget_s)
             except (RayError, CallFailed, TimeoutError, HostAway) as error:

@@ -11,6 +11,8 @@ paths    a change among a million paths, listing aside: seconds and memory; besi
 filter   filters on metadata, facts and paths over many entries: milliseconds and blocks compared; beside plain Arrow over whole columns
 verdict  how often nonsense is told from the library's own docstrings (--foreign DIR: questions of another collection, too)
 spaces   each similarity space alone on real text: times, recall, moments and bytes, beside faiss or brute force
+structure  layers that match, on a tree of 300 MB beside rg, fd, ugrep and ast-grep: milliseconds, ratios, bytes, what HTTP adds
+formats  files of formats in --folder: files and bytes a second of each, and what becomes of --mutants mutilated ones of each
 context  dense passages read alone and in their documents (late chunking), on --dataset: nDCG@10 and seconds of encoding
 late-recall  late interaction beside dense on --dataset: nDCG@10, and the recall of its own candidates
 histories  random histories of changes, crashes, kills, failures and jobs at once, each checked against an index from scratch
@@ -31,6 +33,7 @@ if not __package__:
 
 from jobs.bench_context import bench_context
 from jobs.bench_filter import bench_filter
+from jobs.bench_formats import bench_formats
 from jobs.bench_http import SERVERS, bench_http
 from jobs.bench_imports import bench_imports
 from jobs.bench_index import bench_index
@@ -39,6 +42,7 @@ from jobs.bench_paths import bench_paths
 from jobs.bench_push import bench_push
 from jobs.bench_query import bench_query
 from jobs.bench_spaces import SPACES, bench_spaces, sized
+from jobs.bench_structure import PARTS, bench_structure, parts
 from jobs.bench_upsert import bench_upsert
 from jobs.bench_verdict import N_NONSENSE, bench_verdict
 from jobs.histories import bench_histories
@@ -55,6 +59,8 @@ BENCHES: dict[str, Callable[[Progress, argparse.Namespace], dict[str, Any]]] = {
     "filter": bench_filter,
     "verdict": bench_verdict,
     "spaces": bench_spaces,
+    "structure": bench_structure,
+    "formats": bench_formats,
     "context": bench_context,
     "late-recall": bench_late_recall,
     "histories": bench_histories,
@@ -109,9 +115,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--nonsense", type=int, default=N_NONSENSE, help="verdict: queries of each kind of nonsense")
     p.add_argument("--foreign", action="append", default=[], type=Path, metavar="DIR", help="verdict: a folder in BEIR layout (repeatable)")
     p.add_argument("--spaces", type=sized, default=sized(",".join(SPACES)), metavar="NAME[=N],…", help=f"spaces: of {', '.join(SPACES)}")
+    p.add_argument("--parts", type=parts, default=list(PARTS), metavar="NAME,…", help=f"structure: of {', '.join(PARTS)} (default: all)")
+    p.add_argument("--tree", type=Path, metavar="DIR", help="structure: this folder rather than one made of installed text")
+    p.add_argument("--megabytes", type=int, default=300, help="structure: size of the tree that is made, once, and kept")
     p.add_argument("--dataset", type=Path, metavar="DIR", help="context, late-recall: a judged collection in BEIR layout")
     p.add_argument("--documents", type=int, default=600, help="context, late-recall: of the collection, judged ones first")
     p.add_argument("--unit-bytes", type=whole_numbers, default=[250, 500], metavar="N,…", help="context: sizes of passages")
+    p.add_argument("--folder", type=Path, metavar="DIR", help="formats: a folder with files of formats")
+    p.add_argument("--mutants", type=int, default=0, help="formats: mutilated files of each format to be survived, from --seed on")
     p.add_argument("--url", help="http: ask this server, which has a corpus, rather than one that is started for it")
     p.add_argument("--corpus", default="stdlib", help="http, with --url: the corpus to ask")
     return p
@@ -120,7 +131,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command. Returns the exit code: 0 done, 2 error."""
     args = parser().parse_args(argv)
-    names = [name for name in BENCHES if name not in ("context", "late-recall") or args.dataset] if args.what == "all" else [args.what]
+    lacking = {name for name, asked in (("context", args.dataset), ("late-recall", args.dataset), ("formats", args.folder)) if not asked}
+    names = [name for name in BENCHES if name not in lacking] if args.what == "all" else [args.what]
     before = machine()
     try:
         figures = {name: BENCHES[name](Progress(), args) for name in names}

@@ -41,7 +41,7 @@ class Sondage:
         from shards.layers.contract import Resources
         from shards.segment import pack_entries
 
-        self.layer = create(SpaceSpec("bm25", "bm25", {"k1": K1, "b": B, "unit_bytes": 1_000_000}), Resources())
+        self.layer = create(SpaceSpec("bm25", "bm25", {"k1": K1, "b": B, "title_weight": 1, "unit_bytes": 1_000_000}), Resources())
         # Keys in the order of the passages: a row is a passage's number. Hashing belongs to the index job, not to BM25.
         items = ((i.to_bytes(20, "big"), text.encode(), "code") for i, text in enumerate(passages))
         documents, entries = Documents.pack(items), pack_entries(())
@@ -66,11 +66,17 @@ class Sondage:
         return len(self.arrays["posting_units"])
 
     def write_terms(self, path: Path) -> None:
-        """Every passage as the numbers of its terms, a JSON string a line."""
+        """Every passage as the numbers of its terms, a JSON string a line; without those of its title as such, a field of ours."""
         import numpy as np
 
-        units, tfs = self.arrays["posting_units"], self.arrays["posting_tfs"]
+        from shards.bm25_statistics import WordList
+        from shards.postings import TITLE
+
         terms = np.repeat(np.arange(len(self.arrays["term_hashes"])), np.diff(self.arrays["term_offsets"]))
+        words = WordList(self.arrays["word_blob"], self.arrays["word_offsets"])
+        of_titles = self.arrays["word_terms"][[words[i].startswith(TITLE.encode()) for i in range(len(words))]]
+        in_text = ~np.isin(terms, of_titles)
+        terms, units, tfs = terms[in_text], self.arrays["posting_units"][in_text], self.arrays["posting_tfs"][in_text]
         by_unit = np.argsort(np.repeat(units, tfs), kind="stable")
         numbers = np.repeat(terms, tfs)[by_unit].astype("U")
         row_of_unit = self.arrays["unit_rows"]

@@ -24,6 +24,11 @@ PEERS = ("tantivy", "tantivy, counting", "bm25s")
 K = 10
 CHUNK = 50  # questions between two changes of engine
 BUILD_ROUNDS = 3
+STRUCTURES = {  # of two neighbouring words of a question; the first as it begins
+    "both words": "{0} AND {1}", "one excluded": "{0} -{1}", "a phrase": '"{0} {1}"', "within five words": "{0} NEAR/5 {1}",
+    "a prefix": "{2}*", "in the title": "title:{0} {1}",
+}  # fmt: skip
+PREFIX_CHARS = 4
 
 
 class EngineProcess:
@@ -77,6 +82,7 @@ def compare(n: int, queries: list[str], rounds: int, progress: Progress) -> dict
                 engine.ask(do="build", analysed=True)
                 progress("the same terms", i + 1, len(engines) - 1, "engines")
             asked = _query(engines, queries, as_terms, rounds, progress)
+            structured = _structured(engines[0], queries)
         finally:
             for engine in engines:
                 engine.close()
@@ -87,6 +93,7 @@ def compare(n: int, queries: list[str], rounds: int, progress: Progress) -> dict
         "megabytes": round(megabytes, 1),
         "queries": f"{len(queries)}: first sentences of docstrings and identifiers; the {K} best; {rounds} rounds",
         "engines": found,
+        "sondage, structured queries": structured,
         "sondage over": {peer: _ratios(peer, builds, asked) for peer in asked if peer != "sondage"},
     }
 
@@ -123,6 +130,19 @@ def _query(
                 asked[name].append(answer)
         progress("queries", i + 1, rounds + 1, "rounds")
     return asked
+
+
+def _structured(engine: EngineProcess, queries: list[str]) -> dict[str, dict[str, float]]:
+    """What the structure of a query costs: preparing and searching, of which some reads texts, once warm."""
+    pairs = [pair for query in queries if len(pair := [word for word in query.split() if word.isalpha()][:2]) == 2]
+    found = {}
+    for name, form in {"two words": "{0} {1}", **STRUCTURES}.items():
+        asked = [form.format(first, second, first[:PREFIX_CHARS]) for first, second in pairs]
+        engine.ask(do="query", queries=asked, k=K)
+        answer = engine.ask(do="query", queries=asked, k=K)
+        ms = [1000 * statistics.quantiles(answer[part], n=100)[at] for at in (49, 98) for part in ("parse_s", "search_s")]
+        found[name] = dict(zip(("prepare_p50_ms", "p50_ms", "prepare_p99_ms", "p99_ms"), (round(x, 4) for x in ms), strict=True))
+    return found
 
 
 def _figures(builds: list[dict[str, Any]], asked: list[dict[str, Any]], megabytes: float, n_queries: int) -> dict[str, Any]:

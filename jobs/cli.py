@@ -17,7 +17,7 @@ from jobs import upkeep
 from shards.errors import BadQuery, SondageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from jobs.settings import Settings
     from serve.push_schema import BulkAnswer
@@ -74,6 +74,10 @@ def search(
     regex: Annotated[str | None, typer.Option("--regex", "-e", help="Regular expression (RE2) that lines must match.")] = None,
     glob: Annotated[str | None, typer.Option("--glob", "-g", help="Glob to look paths up by.")] = None,
     image: Annotated[str | None, typer.Option("--image", help="Image to look for: a file, or the content hash of one there.")] = None,
+    form: Annotated[list[str] | None, typer.Option("--form", help='A layer\'s own form, NAME={"key": value}; repeatable.')] = None,
+    before: Annotated[int | None, typer.Option("--before-context", "-B", help="Lines shown before a hit's.")] = None,
+    after: Annotated[int | None, typer.Option("--after-context", "-A", help="Lines shown after a hit's.")] = None,
+    around: Annotated[int | None, typer.Option("--context", "-C", help="Lines shown before and after a hit's.")] = None,
     cursor: Annotated[str | None, typer.Option("--cursor", help="The next page, as the last one said.")] = None,
     generation: Annotated[int | None, typer.Option("--generation", help="Search this kept generation instead of the newest.")] = None,
     rerank: Annotated[str | None, typer.Option("--rerank", help="Cross-encoder that reorders the best hits, or the judge's model.")] = None,
@@ -94,7 +98,7 @@ def search(
         request = request_of(
             corpus=corpus,
             query=query,
-            forms=forms(state.get("corpora", {}).get(corpus, {}), regex, glob, image),
+            forms=forms(state.get("corpora", {}).get(corpus, {}), regex, glob, image) | own_forms(form or []),
             layers=layer or "auto",
             paths=path or [],
             where=decoded(where),
@@ -105,6 +109,7 @@ def search(
             generation=generation,
             rerank=last_stage(rerank, judge, depth, no_rerank),
             explain=explain,
+            context=lines_around(before, after, around),
         )
         found = asked.search(request)
     finally:
@@ -115,8 +120,17 @@ def search(
         from jobs import render
 
         sources = state.get("corpora", {}).get(corpus, {}).get("sources", {})
-        render.answer(render.console(color.value), found, render.Places({n: s["url"] for n, s in sources.items()}), explain)
+        places = render.Places({n: s["url"] for n, s in sources.items()})
+        render.answer(render.console(color.value), found, places, explain, request.context is not None)
     raise typer.Exit(0 if found.hits else 1)
+
+
+def lines_around(before: int | None, after: int | None, around: int | None) -> dict[str, int] | None:
+    """The lines to show around hits, as grep takes them: -B and -A go before -C."""
+    if before is None and after is None and around is None:
+        return None
+    both = around or 0
+    return {"before": both if before is None else before, "after": both if after is None else after}
 
 
 @app.command()
@@ -365,6 +379,18 @@ def forms(corpus: dict[str, Any], regex: str | None, glob: str | None, image: st
     if image is not None:
         stated[spaces.get("image", "image")] = {"image": image if re.fullmatch(r"[0-9a-f]{40}", image) else image_of(image)}
     return stated
+
+
+def own_forms(spelt: "Sequence[str]") -> dict[str, dict[str, Any]]:
+    """Forms as they are given to spaces by name. Raises BadQuery."""
+    found: dict[str, dict[str, Any]] = {}
+    for text in spelt:
+        name, eq, value = text.partition("=")
+        stated = decoded(value, f"--form {name}") if name and eq else None
+        if not isinstance(stated, dict):
+            raise BadQuery(f"--form {text!r} is not NAME={{…}}: the name of a layer and an object in JSON.")
+        found[name] = stated
+    return found
 
 
 def image_of(path: str) -> str:

@@ -10,18 +10,19 @@ import logging
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if not __package__:  # run as a file: the project's root is where the packages are
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
-from jobs.auto_layers import AUTO, Choice, Holding, Machine, choose, missing_on, told
+from jobs.auto_layers import AUTO, PEEK_BYTES, Choice, Holding, Machine, choose, holds_smiles, missing_on, told
 from jobs.deploy import connect
 from jobs.progress import Progress, amount
 from jobs.settings import Settings
 from shards.errors import BadSpec, SondageError
+from shards.formats.registry import FORMATS, parse_formats
 from shards.layers import REGISTRY, SpaceSpec
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="GLOB:text=COLUMN[,…]",
         help="files whose rows are documents (jsonl, ndjson, csv, tsv, parquet), e.g. '*.jsonl:text=title+body,id=id,vector=emb->mine'; "
         "all other columns are metadata, or those of meta=a+b (repeatable; name them in every run)",
+    )
+    p.add_argument(
+        "--formats",
+        default="all",
+        metavar="NAMES",
+        help="files that are read as what they are, all others being text or skipped: all, none, or names with commas, all,-html for all "
+        f"but one: {', '.join(known.name for known in FORMATS)} (name them in every run)",
     )
     p.add_argument("--source-option", action="append", default=[], metavar="KEY=JSON", help="fsspec option of the source")
     p.add_argument("--max-file-bytes", type=int, default=64 << 20, help="larger files are skipped and counted")
@@ -91,6 +99,7 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
     from serve.calibrate import Calibrator
     from shards.cache import FileCache
     from shards.corpus import Source
+    from shards.opening import Opener
     from shards.rows import RowRule
     from shards.store import open_store
     from shards.update import Options, Updater
@@ -102,9 +111,13 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
     texts = list(args.layer) + [t for t in (args.layers or "").split(",") if t]
     specs = tuple(SpaceSpec.parse(t) for t in texts if t != AUTO)
     choices: list[Choice] = []
+    formats = parse_formats(args.formats)
 
     def by_what_there_is(listing: "Listing") -> list[SpaceSpec]:
-        holding = Holding.of(listing.files, args.max_file_bytes)
+        holding = Holding.of(listing.files, args.max_file_bytes, formats)
+        if options.rows and not holding.molecules:
+            with Opener(options.source, PEEK_BYTES) as opener:
+                holding = replace(holding, molecules=holds_smiles(listing.files, options.rows, opener.read))
         machine = of_cluster(settings.namespace) if on_ray else Machine.this(cores())
         choices[:] = choose(holding, machine, missing_on(resources), [spec.name for spec in specs])
         return [SpaceSpec(choice.layer, choice.layer) for choice in choices if choice.chosen]
@@ -121,6 +134,7 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
         max_file_bytes=args.max_file_bytes,
         allow_shrink=args.allow_shrink,
         rows=tuple(map(RowRule.parse, args.rows)),
+        formats=formats,
     )
     on_ray = (args.ray or IN_A_JOB in os.environ) and not args.local
 
@@ -178,7 +192,7 @@ def summary(outcome: "Outcome", corpus: str) -> str:
     if outcome.unread:
         lines.append(f"  {unread(outcome.unread)}; they stay in the index as they were, the next run tries them again")
     if outcome.rows:
-        lines.append(f"  rows of tables read: {outcome.rows:,}")
+        lines.append(f"  rows of tables and members of archives read: {outcome.rows:,}")
     for reason, (n, where) in sorted(outcome.odd.items()):
         lines.append(f"  {reason}: {n:,}, first in {where}")
     for path, reason in sorted(outcome.failed.items())[:10]:

@@ -1,6 +1,7 @@
 """Answers for people: hits that editors open, tables of what there is. Colours only where they are seen.
 
-A hit begins with `path:line:`, as compilers and grep write it. Without a terminal nothing but the colours is missing.
+A hit begins with `path:line:`, as compilers and grep write it, and with its page or cell where its file has such. Without a terminal
+nothing but the colours is missing.
 """
 
 import math
@@ -69,10 +70,10 @@ def _local(url: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def answer(out: Console, found: SearchAnswer, places: Places, explain: bool = False) -> None:
-    """A whole answer: hits, verdict, and what was not searched."""
+def answer(out: Console, found: SearchAnswer, places: Places, explain: bool = False, whole: bool = False) -> None:
+    """A whole answer: hits, verdict, and what was not searched. whole: excerpts are what was asked for, and shown to their ends."""
     for hit in found.hits:
-        _hit(out, hit, places, explain)
+        _hit(out, hit, places, explain, whole)
     total = found.timings_ms.get("total")
     tail = f"generation {found.generation}" + (f", {total:.0f} ms" if total is not None else "")
     count = f"{len(found.hits)} hit{'s' if len(found.hits) != 1 else ''}"
@@ -98,9 +99,10 @@ def last_stage(info: RerankInfo) -> str:
     return f"reranking by {info.model} {info.state}, {info.n} hits scored: {info.reason}"
 
 
-def _hit(out: Console, hit: Hit, places: Places, explain: bool) -> None:
+def _hit(out: Console, hit: Hit, places: Places, explain: bool, whole: bool) -> None:
     shown = [places.path(entry) for entry in hit.entries[: 1 + MAX_PLACES]] or [hit.hash]
-    head = Text.assemble((shown[0], "magenta"), ":", (str(hit.line), "green"), ":  ", (evalue(hit.evalue), "bold"))
+    head = Text.assemble((shown[0], "magenta"), ":", (str(hit.line), "green"), ":  ", (f"{hit.place}  " if hit.place else "", "green"))
+    head.append(evalue(hit.evalue), "bold")
     signals = [_signal(signal, explain) for signal in hit.signals]
     if hit.rerank is not None:
         signals.append(f"reranker {hit.rerank.score:.4g}")
@@ -113,7 +115,7 @@ def _hit(out: Console, hit: Hit, places: Places, explain: bool) -> None:
     if explain:
         out.print(Text(f"    {hit.hash} bytes {hit.start}-{hit.end}, fused {hit.fused:.1f} nats", "dim"))
     if hit.excerpt is not None:
-        for number, line in excerpt_lines(hit.excerpt, hit.line):
+        for number, line in excerpt_lines(hit.excerpt, hit.line, sys.maxsize if whole else MAX_EXCERPT_LINES):
             out.print(Text.assemble((f"{number:>6} ", "dim"), line))
     for text in generated(hit):
         out.print(Text(f"    {text}", "italic dim"))
@@ -162,6 +164,9 @@ def excerpt_lines(excerpt: ExcerptOut, line: int, n_lines: int = MAX_EXCERPT_LIN
 
 
 def _layers(out: Console, found: SearchAnswer) -> None:
+    if found.read_as:
+        read = ", ".join(f"{shape} ({why})" if why else shape for shape, why in found.read_as.items())
+        out.print(Text(f"read as: {read}", "dim"))
     table = _table("layer", "asked", "matched", "of units", "weight", "null model", "ms")
     for layer in found.layers:
         took = found.timings_ms.get(f"layer {layer.name}")

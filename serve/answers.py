@@ -13,7 +13,7 @@ from serve.schema import EntryOut, ExcerptOut, Generated, Hit, LayerInfo, Search
 from shards.generation import Generation
 from shards.plan import SpaceQuery
 from shards.shard import Space
-from shards.types import Candidates, Derived, Detail
+from shards.types import Candidates, Derived, Detail, Excerpt
 
 MAX_ENTRIES = 10  # places shown per hit; `n_entries` tells how many there are
 SHOWN_SURPRISE = 1.0  # nats; a space that scored a hit but found it no more surprising than this is left out of its signals
@@ -69,7 +69,7 @@ def describe(space: Space, generation: Generation, size_bytes: int) -> dict[str,
         "granularity": layer.granularity,
         "query_format": layer.query_format,
         "cost": layer.cost,
-        "facts": dict(layer.facts(generation.statistics(space.name))),
+        "facts": {} if space.problem else dict(layer.facts(generation.statistics(space.name))),
         "units": int(generation.statistics(space.name).n_units),
         "bytes": size_bytes,
         "of_text": round(size_bytes / max(generation.root.text_bytes, 1), 4),
@@ -136,13 +136,14 @@ def hits_out(
             for s in loudest[i]
             if math.isfinite(scores[s]) and (surprises[s] >= SHOWN_SURPRISE or explain or len(queries) == 1)
         ]
-        excerpt, line = _excerpt_out(detail, spans[i], highlighter)
+        excerpt, line, place = _excerpt_out(detail, spans[i], highlighter)
         hits.append(
             Hit(
                 hash=key.hex(),
                 start=spans[i][0],
                 end=spans[i][1],
                 line=line,
+                place=place,
                 fused=evidence[i],
                 evalue=_evalue(log_evalues[i]),
                 entries=[entry_out(e) for e in detail.entries[:MAX_ENTRIES]],
@@ -159,18 +160,27 @@ def _generated(derived: Derived) -> Generated:
     return Generated(text=derived.text, kind=derived.kind, generator=derived.generator, start=derived.start, end=derived.end)
 
 
-def _excerpt_out(detail: Detail, span: tuple[int, int], highlighter: Highlighter | None) -> tuple[ExcerptOut | None, int]:
-    """What shows the span, if it was asked for, and the line that the hit is about."""
+def _excerpt_out(detail: Detail, span: tuple[int, int], highlighter: Highlighter | None) -> tuple[ExcerptOut | None, int, str]:
+    """What shows the span, if it was asked for, and the line and the place that the hit is about."""
     shown = detail.excerpts.get(span)
     if shown is None:
-        return None, 1
+        return None, 1, ""
     text = shown.text
     marks = highlighter.marks(text, detail.kind) if highlighter else []
-    line = shown.line + text.count("\n", 0, _focus(shown, span, marks))
-    return ExcerptOut(start=shown.start, end=shown.end, first_line=shown.line, text=text, marks=marks), line
+    focus = _focus(shown, span, marks)
+    line = shown.line + text.count("\n", 0, focus)
+    return ExcerptOut(start=shown.start, end=shown.end, first_line=shown.line, text=text, marks=marks), line, _place(shown, focus)
 
 
-def _focus(shown: Any, span: tuple[int, int], marks: list[tuple[int, int]]) -> int:
+def _place(shown: Excerpt, focus: int) -> str:
+    """The page, cell or the like of a character of an excerpt; "" in files that have none."""
+    if not shown.places:
+        return ""
+    at = len(shown.text[:focus].encode())
+    return [place for begins, place in shown.places if begins <= at][-1]
+
+
+def _focus(shown: Excerpt, span: tuple[int, int], marks: list[tuple[int, int]]) -> int:
     """The character of the excerpt that the hit is about: where its span begins, or for a long span the first mark after."""
     begin = len(shown.text.encode()[: max(0, span[0] - shown.start)].decode("utf-8", "ignore"))
     inside = [a for a, _ in marks if a >= begin]

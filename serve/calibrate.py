@@ -22,8 +22,7 @@ from shards.cloze import cloze_probes, masked_documents
 from shards.documents import Documents
 from shards.errors import StoreError
 from shards.generation import Generation
-from shards.layers.contract import Reader, Request
-from shards.layers.vectors_reader import VectorReader
+from shards.layers.contract import Asking, Reader, Request
 from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, known_item_gate, median_sd
 from shards.plan import Everything, Glob, Or, Plan, Predicate, SpaceQuery
 from shards.probes import (
@@ -78,11 +77,11 @@ def sample(shards: list[Shard], where: Predicate = EVERYTHING, n: int = N_OFFERE
 
 
 def _readers(shards: list[Shard], space: Space) -> Iterator[tuple[Reader, Callable[[bytes], int]]]:
-    """Every reader of a space, with the row of a document in it (-1 where it has none)."""
+    """Every reader of a space, with the row of a document in it, or of its first entry (-1 where it has none)."""
     for shard in shards:
         for view in shard.views:
             if space.id in view.readers:
-                yield view.readers[space.id], view.row_of
+                yield view.readers[space.id], view.row_of if space.layer.over == "documents" else view.first_entry_of
 
 
 class Calibrator:
@@ -140,8 +139,8 @@ class Calibrator:
         self, generation: Generation, shards: list[Shard], space: Space, probes: tuple[Probe, ...]
     ) -> SpaceNull | None:
         readers = list(_readers(shards, space))
-        if space.layer.given is not None or (space.layer.media and len(probes) < MIN_PROBES):
-            # Nobody can put sentences into such vectors, or there are none; but what documents themselves would ask is known.
+        if not space.layer.asked_in_words or (space.layer.media and len(probes) < MIN_PROBES):
+            # Nobody can put sentences to such a space, or there are none; but what documents themselves would ask is known.
             asked, parts = self._own_questions(space, shards), []
         elif space.layer.media:
             # A sentence is at home among texts, whatever images score: what it finds there is no measure of answers. Images that bring a
@@ -185,13 +184,14 @@ class Calibrator:
         return fitted
 
     def _own_questions(self, space: Space, shards: list[Shard]) -> list[tuple[SpaceQuery, Probe]]:
-        """The vectors of documents as questions, of the first in the order of `rank_hashes` that have one."""
-        offers: list[tuple[Array, VectorReader, Array]] = []
+        """What documents themselves would ask, the first in the order of `rank_hashes` that can."""
+        offers: list[tuple[Array, Asking, Array]] = []
         for shard in shards:
             for view in shard.views:
-                if isinstance(reader := view.readers.get(space.id), VectorReader):
+                if isinstance(reader := view.readers.get(space.id), Asking):
                     rows = reader.rows
-                    hashes = view.segment.documents.hashes[rows]
+                    over_documents = space.layer.over == "documents"
+                    hashes = (view.segment.documents if over_documents else view.segment.entries).hashes[rows]
                     best = rank_hashes(hashes)[:N_PROBES]
                     offers.append((hashes[best], reader, rows[best]))
         if not offers:
@@ -201,7 +201,7 @@ class Calibrator:
         asked = []
         for i in rank_hashes(hashes)[:N_PROBES].tolist():
             reader, row = owners[i]
-            asked.append((SpaceQuery(space.name, "the vector of a document", reader.vector_of(row)), Probe(hashes[i].tobytes(), "")))
+            asked.append((SpaceQuery(space.name, "what is like a document", reader.question_of(row)), Probe(hashes[i].tobytes(), "")))
         return asked
 
     def _weights(
@@ -262,7 +262,7 @@ class Calibrator:
     ) -> CorpusNulls:
         """The null of fused evidence, from words in senseless order; and what tells the corpus's own sentences and their parts, seen
         without their words in the source, from such words, from sentences about something else, and from random strings."""
-        similar = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments" and s.layer.given is None]
+        similar = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments" and s.layer.asked_in_words]
         # Whether it is answered here the source must tell, not texts about it.
         whole = [s for s in similar if s.name in nulls.spaces and not s.scope and _reads(s) and s.layer.origin == "source"]
         if not similar:
@@ -348,7 +348,7 @@ class _Example:
 def _reads(space: Space) -> bool:
     """Whether a space looks at the words of documents, so that a text without its sentence tells how well it finds it: and one that can
     be made of some hundred such texts at once, which a model that writes about them cannot."""
-    return space.layer.given is None and not space.layer.media and space.layer.maskable
+    return space.layer.asked_in_words and not space.layer.media and space.layer.maskable
 
 
 def _texts(shards: list[Shard]) -> list[tuple[Array, Array, Array]]:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from serve.answers import entry_out, highlighter_of, hits_out, layer_infos, laye
 from serve.evidence import Fused, SpaceFacts, fuse
 from serve.generations import Generations
 from serve.highlight import query_words
+from serve.narrowing import without_narrowed
 from serve.paging import Cursor
 from serve.paging import identity as request_identity
 from serve.passages import Details, Span
@@ -31,6 +32,7 @@ from serve.schema import (
 )
 from serve.status import corpus_status
 from serve.verdict import Verdict, judge
+from shards import routing
 from shards.candidates import merge, nothing
 from shards.errors import BadQuery, Gone, ModelMissing, NotFound, SondageError
 from shards.generation import Generation
@@ -38,8 +40,9 @@ from shards.layers.contract import Request, Resources
 from shards.media import KeptMedia
 from shards.plan import Plan, SpaceQuery
 from shards.probes import count_words
+from shards.routing import Reading
 from shards.shard import Space
-from shards.types import N_CANDIDATES, Array, Budget, Candidates, Detail
+from shards.types import EXCERPT_BYTES, N_CANDIDATES, Array, Budget, Candidates, Detail, LinesAround
 
 if TYPE_CHECKING:
     from cluster.host import Opened
@@ -134,6 +137,7 @@ class Coordinator:
             n_details=2 * min(request.k, 10) if offset == 0 else 0,
             budget_s=max(budget.remaining_s - ANSWER_S - (stage.share_s(budget.remaining_s) if stage else 0.0), 0.001),
             words=tuple(query_words(request.query)),
+            excerpt_size=EXCERPT_BYTES if request.context is None else LinesAround(request.context.before, request.context.after),
         )
         parts = await self.searcher.search(root.corpus, root.generation, len(root.shards), plan) if prepared else []
         laps.end("scatter")
@@ -182,6 +186,7 @@ class Coordinator:
             ],
             rerank=reranked.info if reranked else None,
             timings_ms=laps.ms | {"total": laps.total_ms} | layer_times(found.status),
+            read_as=dict(routing.read(request.query).shapes) if request.layers == "auto" else {},
         )
 
     async def _generation(self, request: SearchRequest, cursor: Cursor | None) -> Generation:
@@ -291,7 +296,7 @@ class Coordinator:
                 len(generation.root.shards),
                 wanted,
                 plan.words,
-                plan.excerpt_bytes,
+                plan.excerpt_size,
                 plan.where,
                 max(budget.remaining_s, 0.05),
                 [query for query in plan.queries if generation.spaces[query.space].layer.origin == "derived"],
@@ -388,19 +393,37 @@ def _spans(found: Candidates, fused: Fused, ranking: Array) -> list[Span]:
 
 
 def _prepare(generation: Generation, request: SearchRequest, names: list[str]) -> tuple[list[SpaceQuery], dict[str, str]]:
-    """Every space's question, and why some have none. A model that is missing silences its space, unless it was asked for."""
+    """Every space's question, and why some have none.
+
+    A space that nobody named is asked what its layer takes (`Layer.shapes`). Where that leaves none with anything to ask, all are asked.
+    """
+    reading = routing.read(request.query)
+    named = set(names if request.layers != "auto" else request.forms)
+    left_out = [name for name in names if name not in named and not reading.asks(generation.spaces[name].layer.shapes)]
+    prepared, reasons = _questions(generation, request, [name for name in names if name not in left_out], named, reading)
+    if left_out and not prepared:
+        prepared, others = _questions(generation, request, left_out, named, reading)
+        return prepared, reasons | others
+    return prepared, reasons | {name: reading.why_not(generation.spaces[name].layer.shapes) for name in left_out}
+
+
+def _questions(
+    generation: Generation, request: SearchRequest, names: Sequence[str], named: Collection[str], reading: Reading
+) -> tuple[list[SpaceQuery], dict[str, str]]:
+    """The questions of these spaces, and why some have none. A model that is missing silences its space, unless it was named."""
     prepared: list[SpaceQuery] = []
     reasons: dict[str, str] = {}
     for name in names:
         layer = generation.spaces[name].layer
-        explicit = name in request.forms or request.layers != "auto"
+        explicit = name in named
         if problem := generation.spaces[name].problem:
             if explicit:
                 raise ModelMissing(f"Layer {name!r} cannot be asked: {problem}.")
             reasons[name] = problem
             continue
         try:
-            wanted = Request(request.query, request.forms.get(name, {}), explicit, KeptMedia(generation.store).one)
+            shapes = frozenset() if explicit else reading.shapes.keys()
+            wanted = Request(request.query, request.forms.get(name, {}), explicit, KeptMedia(generation.store).one, shapes)
             asked = layer.prepare(wanted, generation.statistics(name))
         except BadQuery as error:
             raise BadQuery(f"Layer {name!r}: {error}") from None
@@ -413,4 +436,5 @@ def _prepare(generation: Generation, request: SearchRequest, names: list[str]) -
             reasons[name] = NOTHING_TO_ASK
         else:
             prepared.append(replace(asked, space=name))
-    return prepared, reasons
+    prepared, narrowed = without_narrowed(generation, prepared)
+    return prepared, reasons | narrowed

@@ -71,9 +71,10 @@ def add_routes(app: FastAPI, pushes: "Callable[[], Pushes]", **common: Any) -> N
 
         def made() -> tuple[Operation, list[str]]:
             content = content_of(document) if kind == DOCUMENT_TYPE else body
-            return operation(target, path, content, document.metadata, document.vectors, key)
+            is_text = kind == DOCUMENT_TYPE and document.text is not None
+            return operation(target, path, content, document.metadata, document.vectors, key, is_text)
 
-        answer = await until_gone(request, acknowledge(pushes(), target, asked, *await off_loop(body, made)))
+        answer = await until_gone(request, acknowledge(pushes(), target, asked, *await off_loop(body, made, path)))
         return Response(answer.model_dump_json(), media_type="application/json")
 
     @app.delete(at + "/{path:path}", **answers | {"responses": {200: {"model": PushAnswer}, **common.get("responses", {})}})

@@ -14,11 +14,12 @@ from serve.problems import InvalidRequest, TooLarge, invalid, kind_of
 from serve.push_schema import MAX_PATH_BYTES, BulkAnswer, LineAnswer, LineError, PushAnswer, PushedDocument, PushLine, PushParameters
 from shards import given, metadata
 from shards.errors import SondageError
+from shards.formats.registry import format_of
 from shards.images import ImageDocument, may_be_seen, read_image
 from shards.journal import Receipt
-from shards.pages import PagesDocument, read_pages
 from shards.pushlog import Operation
-from shards.renditions import Skipped, render
+from shards.reading import read_pdf
+from shards.renditions import Rendition, Skipped, render
 
 if TYPE_CHECKING:
     from serve.pushing import Pushes, Target
@@ -64,7 +65,8 @@ class Bulk:
         try:
             if isinstance(line, SondageError):
                 raise line
-            pushed, left_out = await off_loop(line, lambda: self._operation(line))
+            asked = await off_loop(line, lambda: model_of(PushLine, decode(line, "line")))
+            pushed, left_out = await off_loop(line, lambda: self._operation(asked), "" if asked.text is not None else asked.path)
             self._left_out += [f"line {number}: {what}" for what in left_out[: MAX_ERRORS - len(self._left_out)]]
         except SondageError as error:
             self._fail(number, error)
@@ -77,12 +79,11 @@ class Bulk:
         except SondageError as error:
             self._fail(number, error)
 
-    def _operation(self, line: bytes) -> tuple[Operation, list[str]]:
-        asked = model_of(PushLine, decode(line, "line"))
+    def _operation(self, asked: PushLine) -> tuple[Operation, list[str]]:
         path = check_path(asked.path)
         if asked.op == "delete":
             return Operation(path, mtime_ns=time.time_ns(), id=asked.id), []
-        return operation(self.target, path, content_of(asked), asked.metadata, asked.vectors, asked.id)
+        return operation(self.target, path, content_of(asked), asked.metadata, asked.vectors, asked.id, asked.text is not None)
 
     async def end(self) -> None:
         """Wait until all lines taken are durable."""
@@ -129,24 +130,31 @@ class Bulk:
 
 
 def operation(
-    target: "Target", path: str, content: bytes, said: dict[str, Any], vectors: dict[str, Any], key: str
+    target: "Target", path: str, content: bytes, said: dict[str, Any], vectors: dict[str, Any], key: str, is_text: bool = False
 ) -> tuple[Operation, list[str]]:
-    """A document to be put, and what of its metadata had to be left out. Raises InvalidRequest for what has no text, BadQuery for
-    vectors that do not fit the corpus."""
+    """A document to be put, and what of its metadata had to be left out. is_text: whether the caller gave a text, so that it is of no
+    format whatever its path ends with. Raises InvalidRequest for what has no text, BadQuery for vectors that do not fit the corpus."""
     if len(content) > MAX_DOCUMENT_BYTES:
         raise TooLarge(f"The document has {len(content):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are taken. Split it.")
     is_image = target.is_image is not None and target.is_image(path)
-    rendition = (read_image(content) or read_pages(content) if is_image else None) or render(content)
+    known = None if is_text else format_of(path)
+    if known is not None and known.is_archive and known.begins(content):
+        raise InvalidRequest("An archive is many documents. Push its members, or have `sondage index` read it.", at="the document")
+    seen = (read_image(content) or read_pdf(target.extractors, content)) if is_image else None
+    rendition = seen or (target.extractors.read(known, content) if known is not None else None) or render(content)
     if isinstance(rendition, Skipped):
         remedy = "Push its text instead."
         if not is_image and may_be_seen(path):
             remedy = "To index images or pages of PDF files, give the corpus a layer that looks at them, such as `image`."
         raise InvalidRequest(f"Nothing in this document can be read as text: {rendition.reason}. {remedy}", at="the document")
     own = given.parse(vectors, target.dims) if vectors else {}
-    if isinstance(rendition, ImageDocument | PagesDocument):
-        own_words, odd, media = rendition.facts, [], rendition.media
+    media = b""
+    if isinstance(rendition, Rendition):
+        own_words, odd = metadata.front_matter(rendition.text, path)
     else:
-        (own_words, odd), media = metadata.front_matter(rendition.text, path), b""
+        own_words, odd = rendition.facts, []
+        if seen is not None:
+            media = rendition.media if isinstance(rendition, ImageDocument) else content
     kept, left_out = metadata.clean(said)
     made = Operation(
         path=path,
@@ -178,9 +186,9 @@ def check_path(path: str) -> str:
     raise InvalidRequest(f"Path {path[:80]!r} {found}. Use parts separated by single slashes, such as tools/grep/1.txt.", at="path")
 
 
-async def off_loop(body: bytes, work: Callable[[], Any]) -> Any:
-    """Work on a body, in a thread where that is worth it."""
-    return work() if len(body) < THREAD_BYTES else await asyncio.to_thread(work)
+async def off_loop(body: bytes, work: Callable[[], Any], path: str = "") -> Any:
+    """Work on a body, in a thread where that is worth it: where it is large, or read by another process, as the path tells."""
+    return work() if len(body) < THREAD_BYTES and format_of(path) is None else await asyncio.to_thread(work)
 
 
 async def receipt_of(future: "Future[Receipt]") -> Receipt:

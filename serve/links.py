@@ -66,7 +66,7 @@ def parameters_of(request: SearchRequest) -> list[tuple[str, str]] | None:
     """A search as a link's parameters; None where it says what no link says, or more than fits into one."""
     stated = request.model_dump(exclude_defaults=True)
     layers = stated.get("layers", ["auto"])
-    if not {"forms", "keep_all"}.isdisjoint(stated) or not layers or not all(layers) or any("," in name for name in layers):
+    if not {"forms", "context", "keep_all"}.isdisjoint(stated) or not layers or not all(layers) or any("," in name for name in layers):
         return None
     rerank = stated.pop("rerank", {})
     if rerank is False or not set(rerank) <= {"model", "depth"}:

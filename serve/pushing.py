@@ -16,6 +16,7 @@ from cluster.applying import Applying
 from cluster.batching import Overloaded
 from shards import given, pushlog
 from shards.errors import NotFound, SondageError
+from shards.formats.process import Extractors
 from shards.images import images_taken, images_taken_by
 from shards.journal import Journal, Receipt
 from shards.layers import SpaceSpec, create
@@ -47,6 +48,7 @@ class Pushes:
 
     def __init__(self, store: "Store", resources: Resources, generations: "Generations", applying: Applying):
         self.store, self.resources, self.generations, self.applying = store, resources, generations, applying
+        self.extractors = Extractors()  # of pushed files that are no text
         self._journals: dict[str, Journal] = {}
         self._news: dict[str, asyncio.Event] = {}  # by corpus: set when its log may have grown
         self._pushed_at: dict[str, float] = {}  # by corpus, of the event loop's clock
@@ -65,6 +67,7 @@ class Pushes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self.extractors.close()
 
     async def __aenter__(self) -> "Pushes":
         await self.start()
@@ -103,10 +106,10 @@ class Pushes:
             layer.fingerprint()  # a model that is not here is told now, not when it is applied
             layer.check()
         is_image = images_taken((layer, spec.scope) for layer, spec in zip(made, specs, strict=True))
-        return Target(corpus, self._journal(corpus), given.dims(made), wanted, is_image)
+        return Target(corpus, self._journal(corpus), given.dims(made), self.extractors, wanted, is_image)
 
     def _target(self, corpus: str, root: Root) -> "Target":
-        return Target(corpus, self._journal(corpus), given.dims_of(root), is_image=images_taken_by(root))
+        return Target(corpus, self._journal(corpus), given.dims_of(root), self.extractors, is_image=images_taken_by(root))
 
     def submit(self, target: "Target", operation: Operation) -> "Future[Receipt]":
         """An operation on its way into the log. Raises Overloaded where too many wait."""
@@ -219,11 +222,13 @@ class Pushes:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A corpus that is pushed to. dims: of the spaces that take callers' own vectors; layers: it is to have, where it is new.
+    """A corpus that is pushed to. dims: of the spaces that take callers' own vectors; extractors: who reads files that are no text;
+    layers: it is to have, where it is new.
     is_image: whether what is pushed to a path is looked at as an image; None where no space looks at images."""
 
     corpus: str
     journal: Journal
     dims: Mapping[str, int]
+    extractors: Extractors
     layers: tuple[str, ...] = ()
     is_image: Callable[[str], bool] | None = None

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 MAX_QUERY_CHARS = 8_192
 MAX_K = 1_000
 MAX_DEPTH = 200  # hits that a reranker reads: 300 kB of text at most
+MAX_CONTEXT_LINES = 100  # before and after a hit
 
 
 class Edge(BaseModel):
@@ -40,6 +41,13 @@ LastStage = Annotated[
 ]
 
 
+class Context(Edge):
+    """What excerpts show, as grep's -B and -A say it: so many lines before and after those of the hit."""
+
+    before: Annotated[int, Field(ge=0, le=MAX_CONTEXT_LINES)] = 0
+    after: Annotated[int, Field(ge=0, le=MAX_CONTEXT_LINES)] = 0
+
+
 class SearchRequest(Edge):
     """One search over one corpus."""
 
@@ -60,6 +68,7 @@ class SearchRequest(Edge):
     cursor: Annotated[str | None, Field(max_length=512, description="of a previous answer: its next page, same generation")] = None
     generation: Annotated[int | None, Field(ge=1, lt=10**16, description="a kept generation to search instead of the newest")] = None
     highlight: Annotated[bool, Field(description="mark matches in excerpts with offsets")] = True
+    context: Annotated[Context | None, Field(description="whole lines around each hit; null: about 320 bytes of lines")] = None
     explain: Annotated[bool, Field(description="add z, gates and weights to each signal")] = False
     rerank: Annotated[
         LastStage | None, Field(description="reorder the best hits by a model; null: as the server does by itself; false: never")
@@ -127,7 +136,8 @@ class ExcerptOut(Edge):
 
 
 class Hit(Edge):
-    """A document. hash, start, end, line: where the strongest signal lies. fused: weighted sum of surprises (nats). evalue:
+    """A document. hash, start, end, line: where the strongest signal lies; place: in which part of a file that has pages, slides, sheets,
+    chapters or cells ("page 3", "slide 4", "Sheet2!B7", "chapter 2", "cell 5"), else "". fused: weighted sum of surprises (nats). evalue:
     how many documents with so much fused evidence a query of unrelated words would bring (Gumbel fit of the best hit). constellation:
     who saw it: spaces that read the source; only derived ones, which see texts about it (a hypothesis); or both (the strongest)."""
 
@@ -135,6 +145,7 @@ class Hit(Edge):
     start: int
     end: int
     line: int
+    place: str = ""
     fused: float
     evalue: float
     entries: list[EntryOut]
@@ -185,7 +196,8 @@ class RerankInfo(Edge):
 
 class SearchAnswer(Edge):
     """verdict: strong, weak or none, with its reason. complete: whether every layer and shard was fully searched,
-    and no hit had to be left out because its text could not be read in time."""
+    and no hit had to be left out because its text could not be read in time. read_as: what the query looks like, with what shows it,
+    where the spaces to ask were chosen by that."""
 
     corpus: str
     generation: int
@@ -199,6 +211,7 @@ class SearchAnswer(Edge):
     coverage: list[Coverage]
     rerank: RerankInfo | None = None
     timings_ms: dict[str, float]
+    read_as: dict[str, str] = {}
 
 
 class DocumentAnswer(Edge):

@@ -10,10 +10,11 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 
+from shards.kinds import PROSE_FAMILIES
 from shards.types import Array
 
 # A word as analysed: its term, followed by the terms of its parts if it is an identifier of several (`getUserName`).
@@ -24,10 +25,22 @@ MAX_WORD_CHARS = 128  # longer runs are encoded data, not words
 REMEMBERED = 32_768  # tokens of questions, with their words; about 10 MB
 MAX_PARTS = 12  # likewise: base64 and hexadecimal digests fall into dozens of "parts"
 
-_WORD = re.compile(r"\w+")
+# Letters, digits and the marks that belong to them, which `\w` lacks: vowel signs of Hebrew, Arabic, Indic scripts, Thai, Burmese,
+# Khmer. Signs of Indian punctuation among them are no part of words.
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc"
+    "\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u0900-\u0963\u0966-\u096f\u0971-\u0df3\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ecd"
+    "\u102b-\u103e\u1056-\u1059\u105e-\u1060\u1062-\u1064\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17dd"
+)
+_WORD = re.compile(f"[\\w{_MARKS}]+")
 _ASCII_PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-_CJK = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+)")
-_DIACRITICS = re.compile("[\u0300-\u036f]")
+# Runs of scripts that are written without spaces: Thai, Lao, Burmese, Khmer, kana, Han, Hangul (with spaces, but of compounds).
+_UNSPACED = re.compile(
+    "([\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ecd\u0edc-\u0edf\u1000-\u103f\u1050-\u108f\u109a-\u109d\u1780-\u17d3\u17d7\u17dc\u17dd"
+    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+)"
+)
+_CHARACTER = re.compile(f".[{_MARKS}]*", re.DOTALL)  # as a reader sees it: with what stands above and below
+_DIACRITICS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u064b-\u065f\u0670]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,8 +52,9 @@ class Analyser:
     def analyse(self, tokens: Sequence[str]) -> list[list[Word]]:
         """The words of each token, in order; a token of no letters or digits has none.
 
-        Words are case-folded, stemmed, then stripped of accents (stemmers need them); runs of Chinese, Japanese and Korean
-        characters become overlapping bigrams, each a word (as in Lucene's CJKAnalyzer), because they are written unspaced.
+        Words are case-folded, stemmed, then stripped of accents (stemmers need them); runs of Chinese, Japanese, Korean, Thai, Lao,
+        Burmese and Khmer become overlapping bigrams of characters, each a word (as in Lucene's CJKAnalyzer), because they are
+        written unspaced.
         """
         pieces, sizes, n_words = _split(tokens)
         terms = iter(self._terms(pieces))
@@ -123,11 +137,12 @@ def _split(tokens: Iterable[str]) -> tuple[list[str], list[int], list[int]]:
 def _add_text(token: str, pieces: list[str], sizes: list[int]) -> None:
     """Words of a token with characters beyond ASCII, which may hold punctuation and several scripts."""
     for run in _WORD.findall(unicodedata.normalize("NFKC", token)):
-        for i, piece in enumerate(_CJK.split(run)):
+        for i, piece in enumerate(_UNSPACED.split(run)):
             if i % 2 == 0:
                 _add_word(piece, pieces, sizes)
             else:
-                bigrams = [piece[j : j + 2] for j in range(len(piece) - 1)] or [piece]
+                chars = piece if piece.isalpha() else _CHARACTER.findall(piece)
+                bigrams = [a + b for a, b in pairwise(chars)] or [piece]
                 pieces += bigrams
                 sizes += [1] * len(bigrams)
 
@@ -172,6 +187,11 @@ def atoms(word: Word) -> Word:
     return word[1:] or word
 
 
+def is_unspaced(text: str) -> bool:
+    """Whether a text is all of scripts that are written without spaces."""
+    return _UNSPACED.fullmatch(text) is not None
+
+
 @lru_cache(maxsize=REMEMBERED)
 def _words(language: str, token: str) -> tuple[Word, ...]:
     (words,) = Analyser(language).analyse([token])
@@ -186,7 +206,7 @@ def analyser_of(kind: str, language: str = "auto", stem: bool = True) -> Analyse
     English, as are the Latin words in Chinese, Japanese and Korean text; an unknown language is not stemmed.
     """
     family, _, spoken = kind.partition(":")
-    prose = family in ("prose", "pages")
+    prose = family in PROSE_FAMILIES
     if prose and language != "auto":
         spoken = language
     elif not prose or spoken == "cjk":
@@ -203,5 +223,5 @@ def languages() -> frozenset[str]:
 
 
 def _strip_accents(term: str) -> str:
-    """Without Latin, Greek and Cyrillic diacritics; marks of other scripts carry meaning and stay."""
+    """Without Latin, Greek and Cyrillic diacritics and the points of Hebrew and Arabic; marks of other scripts carry meaning and stay."""
     return unicodedata.normalize("NFC", _DIACRITICS.sub("", unicodedata.normalize("NFD", term)))

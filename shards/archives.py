@@ -75,7 +75,7 @@ class Archive:
         self._open.close()  # of an attempt that failed
         file = self._open.enter_context(_opened(place, self.source))
         if scheme == "zip":
-            return _zip_members(self._open.enter_context(zipfile.ZipFile(file)))
+            return zip_members(self._open.enter_context(zipfile.ZipFile(file)))
         if not _is_plain_and_here(file):
             copy = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             _unpack(file, copy)
@@ -120,13 +120,13 @@ def _opened(place: str, source: Source) -> Any:
 # --- zip -------------------------------------------------------------------------------------------------------------------
 
 
-def _zip_members(archive: zipfile.ZipFile) -> tuple[Found, dict[str, Callable[[], IO[bytes]]]]:
+def zip_members(archive: zipfile.ZipFile) -> tuple[Found, dict[str, Callable[[], IO[bytes]]]]:
     found = Found()
     newest: dict[str, tuple[Listed, zipfile.ZipInfo]] = {}
     for info in archive.infolist():
         if info.is_dir():
             continue
-        path = _member_path(_zip_name(info))
+        path = member_path(_zip_name(info))
         kind = info.external_attr >> 28 if info.create_system == 3 else _REGULAR
         if path is None:
             found.counters["skipped_odd_names"] += 1
@@ -168,7 +168,7 @@ def _zip_time_ns(info: zipfile.ZipInfo) -> int:
         return 0
 
 
-def _member_path(name: str) -> str | None:
+def member_path(name: str) -> str | None:
     """A member's name as a path below the root, as unpackers take it: without `/` before and `.` within; None with `..`."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return "/".join(parts) if parts and ".." not in parts and not name.endswith("/") else None
@@ -207,7 +207,7 @@ def _tar_members(archive: tarfile.TarFile, file: IO[bytes]) -> tuple[Found, dict
     newest: dict[str, tuple[Listed, tarfile.TarInfo]] = {}
     try:
         for info in archive:
-            path = _member_path(info.name)
+            path = member_path(info.name)
             if info.isdir():
                 continue
             if info.issym():

@@ -9,6 +9,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,9 @@ def pack_strings(strings: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
 def unpack_string(blob: np.ndarray, offsets: np.ndarray, i: int) -> bytes:
     """String i of `pack_strings`."""
     return blob[offsets[i] : offsets[i + 1]].tobytes()
+
+
+def unpack_strings(blob: np.ndarray, offsets: np.ndarray) -> list[bytes]:
+    """All strings of `pack_strings`."""
+    data, ends = blob.tobytes(), offsets.tolist()
+    return [data[start:end] for start, end in pairwise(ends)]

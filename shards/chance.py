@@ -126,11 +126,12 @@ class ChanceModel:
 
     def next_after(self, allowed: Array) -> Array:
         """`next_byte` where the byte before is only known to be one of `allowed`, (256,) bool."""
-        chance = self._pair_table[allowed].sum(axis=0) + 256 * self.unigram
+        chance = self.pair_table[allowed].sum(axis=0) + 256 * self.unigram
         return chance / chance.sum()
 
     @cached_property
-    def _pair_table(self) -> Array:
+    def pair_table(self) -> Array:
+        """How often each byte follows each: (256, 256) float64, by the byte before, then the byte."""
         pairs, counts = self._pairs
         table = np.zeros((256, 256))
         table[pairs >> 8, pairs & 255] = counts

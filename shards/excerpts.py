@@ -5,8 +5,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from shards.types import Array, Excerpt
+from shards.places import places_in
+from shards.types import Array, Excerpt, LinesAround
 
+MAX_CONTEXT_BYTES = 1 << 15  # before a span and behind it, however many lines were asked for
 MAX_WORDS, MAX_MARKS = 16, 512  # enough to tell where they stand together; a query of a thousand words costs no more
 
 
@@ -36,13 +38,33 @@ def _char_start(text: memoryview, at: int) -> int:
     return at
 
 
-def excerpt(text: memoryview, start: int, end: int, words: Sequence[str], size: int) -> Excerpt:
+def _lines_around(text: Array, start: int, end: int, lines: LinesAround) -> tuple[int, int]:
+    """Where whole lines around a span begin and end, of at most MAX_CONTEXT_BYTES before it and as many behind."""
+    before = np.flatnonzero(text[max(0, start - MAX_CONTEXT_BYTES) : start] == ord("\n"))
+    after = np.flatnonzero(text[end : end + MAX_CONTEXT_BYTES] == ord("\n"))
+    if end > start and text[end - 1] == ord("\n"):  # a span of whole lines: its last line feed ends its last line
+        after = np.concatenate([[-1], after])
+    first, last = len(before) - 1 - lines.before, lines.after
+    whole = min(end + MAX_CONTEXT_BYTES, len(text))
+    whole -= whole > end and text[whole - 1] == ord("\n")
+    least = max(0, start - MAX_CONTEXT_BYTES)
+    return (least + int(before[first]) + 1 if first >= 0 else least), (end + int(after[last]) if last < len(after) else whole)
+
+
+def excerpt(text: memoryview, start: int, end: int, words: Sequence[str], size: int | LinesAround, kind: str = "") -> Excerpt:
     """At most about `size` bytes of a rendition around span [start, end), cut at lines where lines allow; 0: the span alone.
 
-    A long span is narrowed to where most of the words stand; a short one is widened to whole lines.
+    Or whole lines, so many before and after those of the span.
+
+    A long span is narrowed to where most of the words stand; a short one is widened to whole lines. kind: of the document, which says
+    what places it has.
     """
     start, end = max(0, min(start, len(text))), max(0, min(end, len(text)))
     units = np.frombuffer(text, np.uint8)
+    if isinstance(size, LinesAround):
+        end = min(end, start + MAX_CONTEXT_BYTES)
+        a, b = (_char_start(text, at) for at in _lines_around(units, start, end, size))
+        return _cut_out(text, a, b, kind)
     if size and end - start > size:
         start += focus(units[start:end], words, size * 3 // 4)
         end = min(end, start + size)
@@ -55,7 +77,10 @@ def excerpt(text: memoryview, start: int, end: int, words: Sequence[str], size: 
         if a + cut >= end:
             b = a + cut
     a, b = (_char_start(text, at) for at in ((a, b) if size else (start, end)))
-    body = bytes(text[a:b])
+    return _cut_out(text, a, b, kind)
+
+
+def _cut_out(text: memoryview, start: int, end: int, kind: str) -> Excerpt:
     # Six times as fast as bytes.count, which goes from one newline to the next.
-    line = int(np.count_nonzero(units[:a] == ord("\n"))) + 1
-    return Excerpt(a, b, line, body.decode("utf-8", "replace"))
+    line = int(np.count_nonzero(np.frombuffer(text, np.uint8)[:start] == ord("\n"))) + 1
+    return Excerpt(start, end, line, bytes(text[start:end]).decode("utf-8", "replace"), places_in(kind, text, start, end))

@@ -49,6 +49,13 @@ def open_spaces(refs: tuple[SpaceRef, ...], resources: Resources, opened: Iterab
     return spaces
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What is known of a space that another version of its layer has built: how many units it has."""
+
+    n_units: int
+
+
 @dataclass
 class Generation:
     """A generation of one corpus. store: the corpus's own folder. Immutable; safe for many threads."""
@@ -138,6 +145,8 @@ class Generation:
                 for dead in Tombstones.files(self.store, ref):
                     if space.id in dead.statistics:
                         parts.append((-1, dead.statistics[space.id]))
+        if space.problem:  # its sums may be others than this version's
+            return Unread(sum(sign * int(arrays["n_units"][0]) for sign, arrays in parts))
         return space.layer.collect(parts)
 
     @cached_property

@@ -16,7 +16,9 @@ from shards.types import Array
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_FOLDED = np.frombuffer(bytes(range(256)).lower(), np.uint8)
 FEW = 2_000  # texts that are matched one by one, 0.7 us each: less than the first import of pyarrow costs
+FEW_STARS = 2  # of which Python's matcher tries every way to share a name between them, where RE2 reads it once
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +61,37 @@ def matching(pattern: str, texts: Sequence[str]) -> Array:
     return np.fromiter((test(text) is not None for text in texts), bool, len(texts))
 
 
-def matching_at(pattern: str, blob: Array, offsets: Array, rows: Array, text: Callable[[int], str]) -> Array:
-    """Which rows of packed texts match: (m,) bool. rows: (m,) int64, of texts that are UTF-8; text: the text of one row."""
-    if len(rows) > FEW:
+def matching_at(pattern: str, blob: Array, offsets: Array, rows: Array, text: Callable[[int], str], ignore_case: bool = False) -> Array:
+    """Which rows of packed texts match: (m,) bool. rows: (m,) int64, of texts that are UTF-8; text: the text of one row;
+    ignore_case: of ASCII letters."""
+    if len(rows) > FEW or pattern.count("*") > FEW_STARS:
         import pyarrow as pa
 
         packed = pa.Array.from_buffers(
             pa.large_string(), len(offsets) - 1, [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(blob)]
         )
         if 2 * len(rows) > len(offsets):
-            found = _by_re2(pattern, packed)
+            found = _by_re2(pattern, packed, ignore_case)
             if found is not None:
                 return found[rows]
-        elif (found := _by_re2(pattern, packed.take(pa.array(rows)))) is not None:
+        elif (found := _by_re2(pattern, packed.take(pa.array(rows)), ignore_case)) is not None:
             return found
-    test = glob_regex(pattern).fullmatch
+    test = glob_regex(pattern, ignore_case).fullmatch
     return np.fromiter((test(text(row)) is not None for row in rows.tolist()), bool, len(rows))
+
+
+def has_ends(ends: Shape, blob: Array, offsets: Array, rows: Array, ignore_case: bool = False) -> Array:
+    """Which packed texts have both ends: (m,) bool. rows: (m,) int64; ignore_case: of ASCII letters."""
+    prefix, suffix = (end.lower() if ignore_case else end for end in (ends.prefix, ends.suffix))
+    starts, stops = offsets[rows], offsets[rows + 1]
+    found = stops - starts >= max(len(prefix), len(suffix))
+    places = [(starts, ahead, byte) for ahead, byte in enumerate(prefix)]
+    for origin, step, byte in places + [(stops, -back, byte) for back, byte in enumerate(reversed(suffix), 1)]:
+        here = blob[origin[found] + step]
+        found[found] = (_FOLDED[here] if ignore_case else here) == byte
+        if not found.any():
+            break
+    return found
 
 
 def ends_with(suffix: bytes, blob: Array, offsets: Array, rows: Array | None) -> Array:
@@ -88,11 +105,13 @@ def ends_with(suffix: bytes, blob: Array, offsets: Array, rows: Array | None) ->
     return found
 
 
-def _by_re2(pattern: str, texts: "pa.Array") -> Array | None:
-    """The same by RE2; None for a glob that RE2 may read otherwise than Python."""
+def _by_re2(pattern: str, texts: "pa.Array", ignore_case: bool = False) -> Array | None:
+    """The same by RE2; None for a glob that is no UTF-8."""
     import pyarrow.compute as pc
 
-    if any(c in "[\\" or (c.isspace() and c != " ") for c in pattern):  # classes, and what Python escapes otherwise
+    try:
+        pattern.encode()
+    except UnicodeEncodeError:
         return None
-    expression = f"(?s)\\A(?:{glob_regex(pattern).pattern})\\z"
+    expression = f"(?s)\\A(?:{glob_regex(pattern, ignore_case).pattern})\\z"
     return pc.match_substring_regex(texts, expression).to_numpy(zero_copy_only=False)

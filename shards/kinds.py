@@ -5,6 +5,9 @@ from collections import Counter
 import numpy as np
 
 SAMPLE_BYTES = 16_384  # nothing behind is looked at
+# What a kind may begin with where the text behind it is language, which follows: plain text, and what files of formats are made of
+# (`shards/formats/registry.py`). Without a language such a file is read as data or code are.
+PROSE_FAMILIES = frozenset({"prose", "pages", "document", "slides", "sheets", "chapters", "cells"})
 _SLICES, _SLICE_BYTES = 4, 1_024  # taken evenly from a longer sample: a licence at the top must not decide
 
 # Function words, none of which is a keyword of a common programming language (no `for`, `in`, `is`, `not`, `this`).

@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from shards.errors import BadQuery
-from shards.types import N_CANDIDATES
+from shards.types import EXCERPT_BYTES, N_CANDIDATES, LinesAround
 
 Scalar = str | int | float | bool | None
 
@@ -19,7 +20,9 @@ Scalar = str | int | float | bool | None
 # name of 40 characters took 4.4 s, 5 stars 10 ms. RE2 would be linear, but costs 10 us for any path, 13 times as much.
 MAX_STARS = 5  # in one segment of a glob, and `**` in the whole glob
 
-_TABLE = re.compile(r".+?\.(?:jsonl|ndjson|csv|tsv|parquet)(?=#)", re.DOTALL | re.IGNORECASE)  # of `data/x.jsonl#17`, which is a row
+_SEGMENT_STARTS, _SEGMENT_ENDS = ("", "/", "{", ","), ("", "/", "}", ",")  # what `**` that spans segments stands between
+
+_TABLE = re.compile(r".+?\.(?:jsonl|ndjson|csv|tsv|parquet|sdf)(?=#)", re.DOTALL | re.IGNORECASE)  # of `data/x.jsonl#17`, which is a row
 
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "has", "exists", "glob")
 
@@ -36,9 +39,9 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """The entry's path matches a glob: `*` within a segment, `**` across segments, `?`, `[…]`, `{a,b}`.
+    """The entry's path matches a glob: `*` within a segment, `**` as a whole segment across segments, `?`, `[…]`, `{a,b}`.
 
-    A pattern without a slash is matched against the last segment, as in .gitignore and fd.
+    A pattern without a slash is matched against the last segment, as in .gitignore and fd. Case counts.
     """
 
     pattern: str
@@ -84,6 +87,7 @@ class SpaceQuery:
     asked: what the space was really asked, for people. payload: the layer's own picklable value, small (kilobytes).
     log_p: natural log of the chance that a random live unit matches: rarity layers, and phrases elsewhere.
     most: the score of a unit that would hold all that was asked, what the corpus lacks included; None where that is not known.
+    where: what of the scope this question is about, beside the plan's own; None: all of it.
     """
 
     space: str
@@ -91,6 +95,7 @@ class SpaceQuery:
     payload: Any
     log_p: float | None = None
     most: float | None = None
+    where: "Predicate | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ class Plan:
 
     n_candidates: documents wanted from each space; n_details: how many documents, of all, come with entries and
     excerpt at once. budget_s: seconds left when the plan was sent. words: lower-case words that excerpts should show.
+    excerpt_size: about so many bytes, or lines.
     """
 
     where: Predicate
@@ -106,7 +112,7 @@ class Plan:
     n_candidates: int = N_CANDIDATES
     n_details: int = 10
     budget_s: float = 10.0
-    excerpt_bytes: int = 320
+    excerpt_size: int | LinesAround = EXCERPT_BYTES
     words: tuple[str, ...] = ()
 
 
@@ -159,9 +165,10 @@ def fields_of(node: Predicate) -> frozenset[str]:
 
 
 @lru_cache(maxsize=1024)
-def glob_regex(pattern: str) -> re.Pattern[str]:
-    """A glob as a compiled regular expression over whole paths (see `Glob`); case counts.
+def glob_regex(pattern: str, ignore_case: bool = False) -> re.Pattern[str]:
+    """A glob as a compiled regular expression over whole paths (see `Glob`).
 
+    ignore_case: ASCII letters match either case, others never do.
     Raises BadQuery for an unclosed `[` or `{`, and for more than MAX_STARS stars in a segment or `**` in all.
     """
     if len(re.findall(r"\*\*+", pattern)) > MAX_STARS or any(len(re.findall(r"\*+", s)) > MAX_STARS for s in pattern.split("/")):
@@ -171,24 +178,27 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
     out, i, braces = [], 0, 0
     while i < len(anchored):
         c = anchored[i]
-        if anchored.startswith("**/", i):
-            out.append("(?:.*/)?")
-            i += 3
-            continue
-        if anchored.startswith("**", i):
-            out.append(".*")
-            i += 2
-            continue
         if c == "*":
-            out.append("[^/]*")
-        elif c == "?":
+            end = i + len(anchored[i:]) - len(anchored[i:].lstrip("*"))
+            whole = end - i > 1 and anchored[i - 1 : i] in _SEGMENT_STARTS and anchored[end : end + 1] in _SEGMENT_ENDS
+            if whole and anchored.startswith("/", end):
+                out.append("(?:.*/)?")
+                end += 1
+            else:
+                out.append(".*" if whole else "[^/]*")
+            i = end
+            continue
+        if c == "?":
             out.append("[^/]")
         elif c == "[":
-            end = anchored.find("]", i + 2)
+            negated = anchored[i + 1 : i + 2] in ("!", "^")
+            end = anchored.find("]", i + 2 + negated)
             if end < 0:
                 raise BadQuery(f"Glob {pattern!r} has an unclosed '[' at position {i}. Close it, or write [[] for the character.")
-            body = anchored[i + 1 : end].replace("\\", "\\\\")
-            out.append("[^/" + body[1:] + "]" if body[0] in "!^" else "[" + body + "]")
+            # What stands for itself in a glob's class is escaped, as is `--`, which Python takes for a set operator to come.
+            body = re.sub(r"(^-|[\\\[\]&~|^])|--", lambda m: f"\\{m[1]}" if m[1] else r"-\-", anchored[i + 1 + negated : end])
+            body = (_other_case(anchored[i + 1 + negated : end]) if ignore_case else "") + body
+            out.append(f"[^/{body}]" if negated else f"[{body}]")
             i = end
         elif c == "{":
             out.append("(?:")
@@ -198,15 +208,28 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
             braces -= 1
         elif c == "," and braces:
             out.append("|")
+        elif ignore_case and c.isascii() and c.isalpha():
+            out.append(f"[{c.lower()}{c.upper()}]")
         else:
-            out.append(re.escape(c))
+            out.append(c if c.isspace() else re.escape(c))  # a space that is escaped RE2 may not read
         i += 1
     if braces:
         raise BadQuery(f"Glob {pattern!r} has an unclosed '{{'. Close it, or write [{{] for the character.")
     try:
-        return re.compile(prefix + "".join(out), re.DOTALL)
+        return re.compile(prefix + "".join(out), re.DOTALL | re.ASCII)
     except re.error as error:
         raise BadQuery(f"Glob {pattern!r} is not valid: {error}. Check the character range in [...].") from None
+
+
+def _other_case(body: str) -> str:
+    """What a class of a glob must have beside, so that it matches ASCII letters in either case."""
+    ranges = [(m[1] or m[3], m[2] or m[3]) for m in re.finditer(r"(.)-(.)|(.)", body, re.DOTALL)]
+    found = []
+    for letters, others in ((ascii_lowercase, ascii_uppercase), (ascii_uppercase, ascii_lowercase)):
+        for first, last in ranges:
+            both = "".join(other for letter, other in zip(letters, others, strict=True) if first <= letter <= last)
+            found.append(f"{both[0]}-{both[-1]}" if both else "")
+    return "".join(found)
 
 
 def compare(op: str, left: Any, right: Any) -> bool:

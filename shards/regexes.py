@@ -16,8 +16,8 @@ import numpy as np
 from shards.chance import WORD_BYTES, ChanceModel, edge_words, fold
 from shards.types import Array
 
-# Inside a class these mean something else to RE2 (`[[:alpha:]]`) or will to Python, which warns of them.
-_AMBIGUOUS = ("[[", "[:", "--", "&&", "~~", "||")
+# Inside a class these mean something else to RE2 (`[[:alpha:]]`) or will to Python, which warns of them; `x{,3}` is a text to RE2.
+_AMBIGUOUS = ("[[", "[:", "--", "&&", "~~", "||", "{,")
 _FOLDS_BEYOND_ASCII = "ks"  # RE2's (?i) also matches U+212A (Kelvin sign) for k and U+017F (long s) for s
 
 _BYTES = np.arange(256)
@@ -32,6 +32,7 @@ _CATEGORIES |= {
     op.CATEGORY_NOT_WORD: ~_CATEGORIES[op.CATEGORY_WORD],
 }
 _LEAD_BYTES = _BYTES >= 0xC2  # a character beyond ASCII, seen from its first byte
+_LINES_SPANNED = 50  # by a repeat between two other parts, where it takes line feeds
 _LINE_STARTS = (op.AT_BEGINNING, op.AT_BEGINNING_LINE, op.AT_BEGINNING_STRING)
 _LINE_ENDS = (op.AT_END, op.AT_END_LINE, op.AT_END_STRING)
 
@@ -51,18 +52,18 @@ def ignores_case(pattern: str) -> bool:
     return re.search(r"\(\?[a-zA-Z-]*i", pattern) is not None
 
 
-def log_p_pattern(model: ChanceModel, pattern: str) -> float:
+def log_p_pattern(model: ChanceModel, pattern: str, multiline: bool = False) -> float:
     """ln of the expected number of matches in one unit of a pattern as rare as this one; at most 0, 0 if it says nothing.
 
     Concatenation multiplies, alternatives add, a class has the mass of its bytes (`ChanceModel.next_byte`), a repeat between two
     other parts adds up its lengths (`foo.*bar`: bar may begin anywhere behind), at the pattern's ends only its least number
-    counts, `^` and `$` are line feeds. Look-around and back-references do not exist in RE2.
+    counts, `^` and `$` are line feeds. Look-around and back-references do not exist in RE2. multiline: classes take line feeds.
     """
     tree = parse(pattern)
     if tree is None or model.n_units <= 0:
         return 0.0
     try:
-        return min(math.log(model.mean_bytes) + _Walk(model).sequence(list(tree), b"", True, True)[0], 0.0)
+        return min(math.log(model.mean_bytes) + _Walk(model, multiline).sequence(list(tree), b"", True, True)[0], 0.0)
     except RecursionError:
         return 0.0
 
@@ -73,8 +74,10 @@ Context = bytes | Array  # what stands before: folded bytes (b"" if unknown, the
 class _Walk:
     """Adds up ln p over a parse tree."""
 
-    def __init__(self, model: ChanceModel):
+    def __init__(self, model: ChanceModel, multiline: bool = False):
         self.model = model
+        self.multiline = multiline
+        self.longest = math.ceil(model.mean_bytes * (_LINES_SPANNED if multiline else 1))  # bytes that a repeat may pass over
 
     def next(self, context: Context) -> Array:
         return self.model.next_byte(context) if isinstance(context, bytes) else self.model.next_after(context)
@@ -127,7 +130,7 @@ class _Walk:
         if code in (op.MAX_REPEAT, op.MIN_REPEAT):
             return self.repeat(int(argument[0]), int(argument[1]), list(argument[2]), context, first or last)
         if code in (op.IN, op.NOT_LITERAL, op.ANY):
-            allowed = _bytes_of(code, argument)
+            allowed = _bytes_of(code, argument, self.multiline)
             return math.log(max(float(self.next(context)[allowed].sum()), 1e-12)), allowed
         return 0.0, b""
 
@@ -136,14 +139,14 @@ class _Walk:
         again = min(self.sequence(body, behind, False, False)[0], 0.0)  # the second and later times
         cost = start + (low - 1) * again if low else 0.0
         if not outermost:
-            spare = min(high - low, math.ceil(self.model.mean_bytes))
+            spare = min(high - low, self.longest)
             steps = [again] * spare if low else [start, *[again] * (spare - 1)][:spare]
             cost += float(np.logaddexp.reduce([0.0, *np.cumsum(steps)]))
         return cost, behind if low else b""
 
 
-def _bytes_of(code: Any, argument: Any) -> Array:
-    """(256,) bool: the folded first bytes that a class, a negated character or a dot lets through; never a line feed."""
+def _bytes_of(code: Any, argument: Any, multiline: bool = False) -> Array:
+    """(256,) bool: the folded first bytes that a class, a negated character or a dot lets through; line feeds if `multiline`."""
     allowed = np.zeros(256, np.bool_)
     if code is op.ANY:
         allowed[:] = True
@@ -164,7 +167,7 @@ def _bytes_of(code: Any, argument: Any) -> Array:
                 allowed |= _LEAD_BYTES
         if negated:
             allowed = ~allowed | _LEAD_BYTES
-    allowed[10] = False
+    allowed[10] &= multiline
     return allowed
 
 

@@ -8,7 +8,7 @@ from shards.identity import content_hash
 from shards.kinds import kind_of
 from shards.types import Array
 
-__all__ = ["Rendition", "Skipped", "kind_of", "render", "source_range"]
+__all__ = ["Rendition", "Skipped", "is_unicode", "kind_of", "render", "source_range"]
 
 SNIFF_BYTES = 8_192  # where a NUL byte makes a file binary, as for git (8,000) and ripgrep
 
@@ -110,6 +110,11 @@ def source_range(content: bytes, renderer: str, start: int, end: int) -> tuple[i
     first = int(np.searchsorted(ends, start, "right"))
     last = int(np.searchsorted(ends, end, "left")) + 1 if end > start else first
     return int(places[first]), int(places[last])
+
+
+def is_unicode(data: bytes) -> bool:
+    """Whether content is UTF-8, or begins with a byte order mark: nothing is to be guessed of it."""
+    return _encoding(data)[1] > 0 or _is_utf8(data)
 
 
 def _encoding(data: bytes) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Tables whose rows are documents: JSON Lines, CSV and Parquet, read by a rule that names the columns.
+"""Tables whose rows are documents: JSON Lines, CSV, Parquet and SDF, read by a rule that names the columns.
 
 `*.jsonl:text=body,id=id,vector=emb->mine` makes of each row of a matching file an entry `file.jsonl#<id>`: its text is a document like
 any other, all other columns are its metadata. What is odd about a row is counted by reason; it never costs the others.
@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from shards import metadata
@@ -20,8 +21,9 @@ from shards.plan import glob_regex, lookup
 from shards.renditions import Skipped, render
 from shards.types import Array
 
-FORMATS = ("jsonl", "ndjson", "csv", "tsv", "parquet")
+FORMATS = ("jsonl", "ndjson", "csv", "tsv", "parquet", "sdf")
 MAX_ID_CHARS = 512
+_PEEK_BYTES, _PEEK_ROWS = 1 << 18, 100  # of a table whose columns alone are asked for
 SYNTAX = "Write GLOB:text=COLUMN,id=COLUMN,vector=COLUMN->NAME,meta=COLUMN+COLUMN, of which text is needed."
 
 _INTEGER, _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})"), re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -71,11 +73,21 @@ class RowRule:
     def matches(self, path: str) -> bool:
         return glob_regex(self.glob).fullmatch(path) is not None
 
+    def keeps(self, column: str) -> bool:
+        """Whether a column of this name, in any case, is metadata."""
+        if self.metadata is not None:
+            return column.casefold() in map(str.casefold, self.metadata)
+        return column.casefold() not in map(str.casefold, self.text)
+
     def __str__(self) -> str:
         parts = ["text=" + "+".join(self.text)]
         parts += [f"id={self.id}"] * bool(self.id) + [f"vector={column}->{name}" for column, name in self.vectors]
         parts += [] if self.metadata is None else ["meta=" + "+".join(self.metadata)]
         return f"{self.glob}:{','.join(parts)}"
+
+
+# What an SDF file is read by where no other rule matches it and RDKit is there: its molecules are what it is about.
+MOLECULES = RowRule("**/*.[sS][dD][fF]", text=("text",), id="id")
 
 
 class Row(NamedTuple):
@@ -107,7 +119,7 @@ def read_table(path: str, data: bytes, rule: RowRule, dims: Mapping[str, int]) -
     if extension not in FORMATS:
         table.reason = f"not a table: choose from {', '.join(FORMATS)}"
         return table
-    read = {"csv": _csv, "tsv": _csv, "parquet": _parquet}.get(extension, _json_lines)
+    read = {"csv": _csv, "tsv": _csv, "parquet": _parquet, "sdf": _sdf}.get(extension, _json_lines)
     seen: set[str] = set()
     for number, values in read(path, data, rule, table):
         where = f"row {number:,}"
@@ -125,6 +137,17 @@ def read_table(path: str, data: bytes, rule: RowRule, dims: Mapping[str, int]) -
                 table.note(reason, where)
             table.rows.append(Row(key, text, about, _vectors_of(values, rule, dims, table, where)))
     return table
+
+
+def column_names(path: str, data: bytes) -> set[str]:
+    """The columns of a table by its first rows; none where it has no rows or is no table."""
+    extension = path.rpartition(".")[2].lower()
+    read = {"csv": _csv, "tsv": _csv, "jsonl": _json_lines, "ndjson": _json_lines, "parquet": _parquet}.get(extension)
+    if read is None:
+        return set()
+    if len(data) > _PEEK_BYTES and extension != "parquet":
+        data = data[: data.rfind(b"\n", 0, _PEEK_BYTES) + 1]
+    return {name for _, values in islice(read(path, data, RowRule(path, ()), Table()), _PEEK_ROWS) for name in values}
 
 
 # --- columns -------------------------------------------------------------------------------------------------------------------
@@ -295,6 +318,29 @@ def _parquet(path: str, data: bytes, rule: RowRule, table: Table) -> Iterator[tu
             table.reason = "not readable as Parquet"
         else:
             table.note("rest of a damaged Parquet file", f"after row {number:,}: {error}")
+
+
+def _sdf(path: str, data: bytes, rule: RowRule, table: Table) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    from shards import rdkit_molecules, sdf
+
+    if not rdkit_molecules.available():
+        table.reason = f"an SDF file, and RDKit is not installed: {rdkit_molecules.REMEDY}"
+        return
+    rendition = render(data)
+    if isinstance(rendition, Skipped):
+        table.reason = rendition.reason
+        return
+    made = list(sdf.rows(rendition.text.decode()))
+    names = dict.fromkeys(name for values, _ in made for name in values)
+    taken = {*rule.text, rule.id, "id", "name", "smiles", "inchikey"}
+    kinds = {name: str if name in taken else _kind_of_column([values.get(name, "") for values, _ in made]) for name in names}
+    for number, (values, odd) in enumerate(made, 1):
+        if odd:
+            table.note(odd, f"row {number:,}")
+        columns: dict[str, Any] = {}
+        for name, value in values.items():
+            _put(columns, name, value if kinds[name] is str else kinds[name](value))
+        yield number, columns
 
 
 def _values_in(name: str, array: Any, table: Table) -> Sequence[Any]:

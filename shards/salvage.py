@@ -17,6 +17,8 @@ from shards.attached import Attached
 from shards.corpus import Source
 from shards.documents import Documents
 from shards.errors import Corrupt, NotFound, SourceError, StoreError
+from shards.formats.members import archive_of
+from shards.formats.registry import ALL, format_of
 from shards.identity import content_hash, find_rows
 from shards.images import may_be_seen
 from shards.listing import Listed, Listing
@@ -97,10 +99,14 @@ class Salvage:
             source = self.source_of(name, ref) if entries else None
             if source is None:
                 continue
-            files = [Listed(e.path, e.size_bytes, e.mtime_ns) for _, e in entries]
-            # Whether a space looked at it as an image shows in the hash.
-            seen = frozenset(file.path for file in files if may_be_seen(file.path))
-            tasks = self.staging.tasks(source, files, MAX_FILE_BYTES, Attached(Listing(tuple(files), {}), images=seen))
+            inside = {archive_of(e.path) for _, e in entries if archive_of(e.path) != e.path}
+            files = [Listed(e.path, e.size_bytes, e.mtime_ns) for _, e in entries if archive_of(e.path) == e.path]
+            files += [Listed(path, -1, 0) for path in sorted(inside)]
+            # Whether a space looked at it as an image, or a reader of formats at all, shows in the hash.
+            listing, seen = Listing(tuple(files), {}), frozenset(file.path for file in files if may_be_seen(file.path))
+            tasks = self.staging.tasks(source, files, MAX_FILE_BYTES, Attached(listing, images=seen, formats=ALL))
+            if plain := [file for file in files if format_of(file.path) is not None and file.path not in inside]:
+                tasks += self.staging.tasks(source, plain, MAX_FILE_BYTES, Attached(listing))
             try:
                 for staged in self.workers().run("stage", tasks):
                     self.reread += sorted([*staged.hashes, *staged.skipped])

@@ -14,16 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shards.documents import Entries
 from shards.errors import BadQuery, SondageError
 from shards.excerpts import excerpt
 from shards.hits import Columns, Hits, Part
 from shards.identity import as_keys, find_rows
-from shards.layers.contract import Describing, Layer
+from shards.layers.contract import Describing, Layer, Placed
 from shards.manifest import ShardPage
-from shards.plan import Everything, Nothing, Plan, Predicate, SpaceQuery, simplify
+from shards.plan import And, Everything, Nothing, Plan, Predicate, SpaceQuery, simplify
 from shards.scope import EntryFields
 from shards.segment import Segment, Tombstones, unpack_entry
-from shards.types import Array, Budget, Candidates, Derived, Detail, LayerStatus, Scored
+from shards.types import Array, Budget, Candidates, Derived, Detail, LayerStatus, LinesAround, Scored
 from shards.view import View
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,10 @@ class Shard:
                     if arrays is not None:
                         live = view.live_docs if space.layer.over == "documents" else view.live_entries
                         documents, entries = view.segment.documents, view.segment.entries
-                        view.readers[space.id] = space.layer.open(arrays, documents, entries, live)
+                        reader = space.layer.open(arrays, documents, entries, live)
+                        if isinstance(reader, Placed):
+                            reader.place(partial(self._places_of, view))
+                        view.readers[space.id] = reader
             except Exception as error:  # one broken space must not take the others with it: searches of it say so
                 reason = str(error) if isinstance(error, SondageError) else f"{type(error).__name__}: {error}"
                 logger.warning("shard=%d space=%s event=open_failed reason=%s", self.number, space.name, reason)
@@ -115,6 +119,13 @@ class Shard:
                 found[found] = owner.live_docs[rows[found]]
                 view.entry_docs[open_[found]] = owner.base + rows[found]
             view.fields.kinds = partial(self._kinds_of, view)
+
+    def _places_of(self, view: View) -> Iterator[tuple[Entries, Array, Array]]:
+        """The live entries of a view's live documents: of each segment, entries, their rows, and the rows of their documents."""
+        for other in self.views:
+            inside = (other.entry_docs >= view.base) & (other.entry_docs < view.base + len(view.live_docs))
+            at = np.flatnonzero(inside)
+            yield other.segment.entries, at, other.entry_docs[at] - view.base
 
     def _kinds_of(self, view: View) -> tuple[Array, list[str]]:
         """The kind of each entry's document: (m,) int64, index into the names, -1 where it has none."""
@@ -172,7 +183,8 @@ class Shard:
                 if query.space in self.unopened and (reason := self._open(self.spaces[query.space])):
                     state = "failed"
                 else:
-                    covered, total = self._search_space(query, docs, entries, found, base, budget)
+                    own = (docs, entries) if query.where is None else self._scope(And((plan.where, query.where)))
+                    covered, total = self._search_space(query, *own, found, base, budget)
                     state, reason = self._coverage(query, covered, total, budget)
             except BadQuery:
                 raise
@@ -193,6 +205,8 @@ class Shard:
             return "late", "the time budget ended"
         if scope := self.spaces[query.space].scope:
             return "scoped", f"built for {', '.join(scope)} only"
+        if (limits := self.spaces[query.space].layer.limits) and all(self.spaces[query.space].id in view.readers for view in self.views):
+            return "scoped", limits
         return "absent", "not built for all documents of the scope"
 
     def _search_space(
@@ -240,21 +254,30 @@ class Shard:
         rows = [view.segment.documents.hashes[part - view.base] for view, part in zip(self.views, parts, strict=False)]
         return np.concatenate(rows) if rows else np.zeros((0, 20), np.uint8)
 
-    def score(self, query: SpaceQuery, numbers: Array, entries: list[Array] | None, budget: Budget) -> Iterator[tuple[Array, Scored]]:
+    def score(
+        self, query: SpaceQuery, numbers: Array, where: Predicate, entries: list[Array] | None, budget: Budget
+    ) -> Iterator[tuple[Array, Scored]]:
         """One space's scores of documents, ascending numbers, as (places in `numbers`, `Scored`); a document may occur more than
-        once, with several entries."""
+        once, with several entries. entries: those of each view that meet `where`, None: all live."""
         space = self.spaces[query.space]
+        own_docs, own_entries = (None, None) if query.where is None else self._scope(And((where, query.where)))
         for v, view in enumerate(self.views):
             reader = view.readers.get(space.id)
             if reader is None:
                 continue
             if space.layer.over == "entries":
                 live = view.live_entries if entries is None else entries[v]
+                live = live if own_entries is None else live & own_entries[v]
                 rows = np.flatnonzero(live & np.isin(view.entry_docs, numbers)).astype(np.int32)
                 at = np.searchsorted(numbers, view.entry_docs[rows])
             else:
                 at = np.arange(*np.searchsorted(numbers, (view.base, view.base + len(view.live_docs))))
                 rows = (numbers[at] - view.base).astype(np.int32)
+            if own_docs is not None and space.layer.over == "documents":
+                inside = own_docs[v][rows]
+                nothing = np.zeros(np.count_nonzero(~inside), np.int64)
+                yield at[~inside], Scored(np.full(len(nothing), -np.inf), nothing, nothing)
+                at, rows = at[inside], rows[inside]
             if len(rows):
                 yield at, reader.score(query, rows, budget)
 
@@ -272,7 +295,7 @@ class Shard:
         document: bytes,
         spans: Sequence[tuple[int, int]],
         words: Sequence[str],
-        excerpt_bytes: int,
+        excerpt_size: int | LinesAround,
         where: Predicate,
         queries: Sequence[SpaceQuery] = (),
     ) -> Detail | None:
@@ -296,12 +319,13 @@ class Shard:
             for entry in rows:
                 (inside if mask is None or mask[entry] else outside).append(unpack_entry(other.segment.entries, entry))
         order = [sorted(group, key=lambda e: (e.source, e.path)) for group in (inside, outside)]
+        kind = documents.kind_names[documents.kinds[row]]
         return Detail(
             hash=document,
             entries=tuple(order[0] + order[1]),
             size_bytes=len(text),
-            kind=documents.kind_names[documents.kinds[row]],
-            excerpts={span: excerpt(text, *span, words, excerpt_bytes) for span in dict.fromkeys(spans)},
+            kind=kind,
+            excerpts={span: excerpt(text, *span, words, excerpt_size, kind) for span in dict.fromkeys(spans)},
             derived=tuple(self._derived(view, row, queries)),
         )
 
@@ -355,7 +379,7 @@ def search(shards: Sequence[Shard], plan: Plan, budget: Budget) -> Candidates:
                 continue
             missing = low + np.flatnonzero(~table.generated[low:high, s])
             if len(missing):
-                for at, scored in f.shard.score(query, numbers[missing] - f.base, f.entries, budget):
+                for at, scored in f.shard.score(query, numbers[missing] - f.base, plan.where, f.entries, budget):
                     table.put(s, missing[at], scored)
     hashes = [f.shard.hashes(numbers[low:high] - f.base) for f, low, high in zip(found, edges, edges[1:], strict=False)]
     together = np.concatenate(hashes) if hashes else np.zeros((0, 20), np.uint8)

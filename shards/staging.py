@@ -38,7 +38,7 @@ class Staging:
     def tasks(self, source: Source, files: Sequence[Listed], max_file_bytes: int, attached: Attached | None = None) -> list[StageTask]:
         """Files in portions to be read. Those that a run has read already bear the name of what it left.
 
-        attached: the sidecars and rules of files that have one, and which are images; the files' etags cover them.
+        attached: the sidecars and rules of files that have one, which are images, and the formats to be read; the files' etags cover them.
         """
         kept = {match[2]: match[1] for name in self.store.list("staging/") if (match := _LIST.fullmatch(name))}
         tasks: list[StageTask] = []
@@ -48,7 +48,8 @@ class Staging:
             chunk.append(file)
             size += file.size_bytes
             if len(chunk) == CHUNK_FILES or size >= CHUNK_BYTES or i == len(files) - 1:
-                identity = json.dumps([source.url, max_file_bytes, [list(f) for f in chunk]])
+                formats = attached.formats if attached is not None else frozenset()
+                identity = json.dumps([source.url, max_file_bytes, [list(f) for f in chunk], sorted(formats)])
                 digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
                 name = f"staging/{kept.get(digest) or self._name(digest)}"
                 sidecars, rules, images = (attached.sidecars, attached.rules, attached.images) if attached is not None else ({}, {}, ())
@@ -61,6 +62,7 @@ class Staging:
                         {f.path: sidecars[f.path] for f in chunk if f.path in sidecars},
                         {f.path: rules[f.path] for f in chunk if f.path in rules},
                         frozenset(f.path for f in chunk if f.path in images) if images else frozenset(),
+                        formats,
                     )
                 )
                 chunk, size = [], 0

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]  # what a layer keeps of one segment: named arrays, mapped from one file
 
 N_CANDIDATES = 100  # documents that each space contributes to a query; EVIDENCE: nDCG is flat from 50 to 200
+EXCERPT_BYTES = 320  # of an excerpt, about: some lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +158,23 @@ class LayerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A piece of a rendition around a span: text from byte `start` to `end`, `line` the 1-based line of `start`."""
+    """A piece of a rendition around a span: text from byte `start` to `end`, `line` the 1-based line of `start`.
+
+    places: the pages, cells and so on that it goes through (`shards/places.py`), with the byte of the piece where each begins.
+    """
 
     start: int
     end: int
     line: int
     text: str
+    places: tuple[tuple[int, str], ...] = ()
+
+
+class LinesAround(NamedTuple):
+    """How much of a document is shown of a hit, as grep's -B and -A say it: so many whole lines before and after those of the span."""
+
+    before: int
+    after: int
 
 
 @dataclass(frozen=True, slots=True)

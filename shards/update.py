@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from shards import pushlog, tree
+from shards import pushlog, rdkit_molecules, tree
 from shards.attached import Attached, attach
 from shards.cache import FileCache
 from shards.compaction import merge_step
@@ -18,6 +18,7 @@ from shards.corpus import Listed, Listing, Source, list_source
 from shards.delta import Specs
 from shards.drafts import REFIT, Draft, SourceChange, Tally, timed
 from shards.errors import AlreadyExists, BadSpec, EndpointError, ModelMissing, NotFound, SourceError, StoreError
+from shards.formats.registry import ALL
 from shards.generation import Generation, spec_of
 from shards.given import dims
 from shards.identity import shard_ranges
@@ -27,7 +28,7 @@ from shards.layers.contract import Resources
 from shards.lease import Clock, Sleep
 from shards.manifest import SourceRef, SourceRun
 from shards.reading import Odd, add_odd
-from shards.rows import RowRule
+from shards.rows import MOLECULES, RowRule
 from shards.store import Store
 from shards.tree import TreeRow
 from shards.worker import Staged
@@ -55,6 +56,7 @@ class Options:
     max_file_bytes: int = 64 << 20
     allow_shrink: bool = False
     rows: tuple[RowRule, ...] = ()  # files that are tables, whose rows are documents
+    formats: frozenset[str] = ALL  # names of formats whose files are read as what they are; the others are text or skipped
     refit: float = REFIT
     choose: Callable[[Listing], Sequence[SpaceSpec]] | None = None  # further specs for a new corpus, by what the source holds
 
@@ -189,7 +191,9 @@ class Updater:
             )
         with timed(outcome, "compare"):
             old_tree = old_source.tree if old_source else None
-            attached = attach(listing, options.rows, self._dims(options, specs), self._images(specs))
+            molecules = any(file.path[-4:].lower() == ".sdf" for file in listing.files) and rdkit_molecules.available()
+            rules = (*options.rows, MOLECULES) if molecules else options.rows
+            attached = attach(listing, rules, self._dims(options, specs), self._images(specs), options.formats)
             listing = attached.listing
             compared = compare(listing, tree.rows(self.writer.store, old_tree) if old_tree else (), options.max_file_bytes)
         self._guard_shrink(options, outcome, listing, old_source, compared.gone)

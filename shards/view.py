@@ -39,6 +39,10 @@ class View:
         rows[rows >= 0] = np.where(self.live_docs[rows[rows >= 0]], rows[rows >= 0], -1)
         return rows
 
+    def first_entry_of(self, document: bytes) -> int:
+        """The row of a document's first live entry here, or -1."""
+        return next(iter(self.entries_of(document)), -1)
+
     def entries_of(self, document: bytes) -> list[int]:
         """Rows of a document's live entries here."""
         prefix = np.uint64(int.from_bytes(document[:8], "big"))

@@ -25,6 +25,8 @@ from shards.documents import Documents, Entries
 from shards.encodings import PackedEncodings
 from shards.endpoint_settings import Usage
 from shards.errors import Corrupt, ModelMissing, NotFound, SourceError
+from shards.formats.process import Extractors
+from shards.formats.registry import format_of
 from shards.given import dims, folder
 from shards.identity import find_rows
 from shards.joining import Part, join
@@ -49,7 +51,8 @@ RACY_NS = 2_000_000_000  # the coarsest clock of a file system in use (FAT): two
 class StageTask:
     """Files to read. name: where the result goes, a function of the files, so that a run that was cut finds it again.
 
-    sidecars, rules: of those of the files that have one, by path; images: those to be read as images (`shards/attached.py`).
+    sidecars, rules: of those of the files that have one, by path; images: those to be read as images; formats: names of formats to be
+    read where a file has one (`shards/attached.py`).
     """
 
     name: str
@@ -59,6 +62,7 @@ class StageTask:
     sidecars: Mapping[str, Listed] = field(default_factory=dict)
     rules: Mapping[str, RowRule] = field(default_factory=dict)
     images: frozenset[str] = frozenset()
+    formats: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +173,12 @@ class Worker:
                 )
         self._globs = {name: [glob_regex(glob) for glob in spec.scope] for name, (spec, _) in specs.items()}
         self._openers: dict[tuple[Source, int], Opener] = {}
+        self._extractors = Extractors()
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the sources that were read."""
+        """Close the sources that were read, and end what read files of formats."""
+        self._extractors.close()
         with self._lock:
             openers, self._openers = self._openers, {}
         for opener in openers.values():
@@ -186,7 +192,7 @@ class Worker:
             return kept
         opener = self._opener(task)
         begun_ns = self.clock_ns()
-        reading = Reading(dims(layer for layer, _ in self.layers.values()))
+        reading = Reading(dims(layer for layer, _ in self.layers.values()), self._extractors)
         failed: dict[str, str] = {}
         unread: Counter[str] = Counter()
         beside: dict[str, bytes] = {}
@@ -209,8 +215,12 @@ class Worker:
                 reading.table(path, data, task.rules[path], beside.pop(path, None))
             elif path in task.images:
                 reading.image(path, data, beside.pop(path, None))
-            else:
+            elif (known := format_of(path, task.formats)) is None or (known.is_archive and not known.begins(data)):
                 reading.file(path, data, beside.pop(path, None))
+            elif known.is_archive:
+                reading.archive(path, data, known, task.formats, task.max_file_bytes, beside.pop(path, None))
+            else:
+                reading.formatted(path, data, known, beside.pop(path, None))
         pack = ""
         if (read := reading.pack()) is not None:
             # Also those of documents that the corpus has: where a kept copy was lost, reading the file again brings it back.

@@ -23,6 +23,7 @@ settings.load_profile("steady" if os.environ.get("CI") else "desk")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-histories", action="store_true", help="2,000 random histories in memory, 200 with kills, 50 over S3: minutes")
+    parser.addoption("--all-patterns", action="store_true", help="300 patterns over the standard library beside ripgrep: a minute")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """A whole small engine in this process for tests: the real store, job, host and coordinator, without Ray."""
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -98,3 +99,9 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body.encode() if isinstance(body, str) else body)
     return folder
+
+
+def age(source: Path) -> None:
+    """Files that were just written are read again by the next run; these were not."""
+    for path in source.rglob("*"):
+        os.utime(path, (1, 1))

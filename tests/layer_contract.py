@@ -4,11 +4,14 @@
         def make_layer(self): return BM25(BM25.Params(), Resources())
         def requests(self): return [Request("alpha beta"), …]
 
-A subclass may override `documents` (what the corpus holds) and `n_documents`. Requests should find something in it.
+A subclass may override `documents` (what the corpus holds), `about` (metadata of its entries) and `n_documents`. Requests should
+find something in it.
 """
 
 import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,10 +54,11 @@ class Segment:
     keys: list[tuple[bytes, str]]
 
 
-def pack(items: list[Item], layer: Layer) -> Segment:
+def pack(items: list[Item], layer: Layer, about: Callable[[str], Mapping[str, Any]] = lambda path: {}) -> Segment:
+    """about: the metadata of a path."""
     documents = Documents.pack((content_hash(body), body, kind) for body, kind, _ in items)
     entries = pack_entries(
-        Entry("test", path, content_hash(body), len(body), mtime_ns=0) for body, _, paths in items for path in paths
+        Entry("test", path, content_hash(body), len(body), mtime_ns=0, metadata=about(path)) for body, _, paths in items for path in paths
     )
     if layer.over == "documents":
         keys = [(key.tobytes(), "") for key in documents.hashes]
@@ -85,6 +89,10 @@ class LayerContract:
     def documents(self, rng: np.random.Generator) -> list[Item]:
         return random_documents(rng, self.n_documents)
 
+    def about(self, path: str) -> Mapping[str, Any]:
+        """The metadata of an entry: a function of its path alone."""
+        return {}
+
     # Building blocks
 
     def items(self, seed: int) -> list[Item]:
@@ -93,7 +101,7 @@ class LayerContract:
 
     def built(self, layer: Layer, items: list[Item], scope=None) -> tuple[Segment, Arrays]:
         """A segment and its arrays, read back from the bytes of their file: mapped arrays are read-only."""
-        segment = pack(items, layer)
+        segment = pack(items, layer, self.about)
         arrays = layer.build(segment.documents, segment.entries, scope)
         parsed, _ = array_files.parse(array_files.dump(arrays), "test")
         assert_same_arrays(arrays, parsed)

@@ -58,6 +58,12 @@ WORDS = [
     ("prose:cjk", "字", [("字",)]),
     ("prose:cjk", "用Python编程", [("用",), ("python",), ("编程",)]),
     ("prose:cjk", "한국어", [("한국",), ("국어",)]),
+    ("prose:english", "ที่นี่", [("ที่นี่",)]),  # Thai: two characters as readers see them, of three code points each
+    ("prose:english", "ภาษาไทย", [("ภา",), ("าษ",), ("ษา",), ("าไ",), ("ไท",), ("ทย",)]),
+    ("prose:hindi", "किताबों", [("किताब",)]),  # vowel signs are part of a word
+    ("prose:hindi", "।किताब।", [("किताब",)]),
+    ("prose:arabic", "كِتَابٌ", [("كتاب",)]),  # vowel points are not
+    ("prose:tamil", "வீடுகள்", [("வீடு",)]),
     ("code", "parse", [("pars",)]),
     ("code", "getUserNames", [("getusernam", "get", "user", "name")]),
     ("code", "__init__", [("__init__", "init")]),

@@ -7,11 +7,26 @@ from pathlib import Path
 import pytest
 from engine import write_files
 
-from jobs.auto_layers import LIMIT_S, RULES, UNKNOWN_BYTES, Choice, Holding, Machine, choose, missing_on, told
+from jobs.auto_layers import (
+    LIMIT_S,
+    RULES,
+    TRIGRAM_BYTES,
+    UNKNOWN_BYTES,
+    Choice,
+    Holding,
+    Machine,
+    choose,
+    holds_smiles,
+    missing_on,
+    told,
+)
 from jobs.index import of_cluster, run_index
+from shards.errors import NotFound
+from shards.formats.registry import NONE
 from shards.layers import REGISTRY
 from shards.layers.contract import Resources
 from shards.listing import Listed
+from shards.rows import RowRule
 
 MB = 1_000_000
 TWO, GPU = Machine(2), Machine(2, 1)
@@ -36,7 +51,12 @@ def test_there_is_a_rule_for_every_layer():
         (Holding(100, 10 * MB), TWO, CHEAP),
         (Holding(100, 10 * MB), Machine(64), [*CHEAP, "dense", "sparse"]),
         (Holding(100, 10 * MB), GPU, [*CHEAP, "dense", "sparse"]),
-        (Holding(100, 1000 * MB), GPU, CHEAP),
+        (Holding(100, 1000 * MB), GPU, ["names", "text", "trigram", "bm25", "static"]),
+        (Holding(100, TRIGRAM_BYTES - 1), TWO, CHEAP),
+        (Holding(100, 100_000, code_bytes=90_000), TWO, ["names", "text", "bm25", "structure", "symbols", "static", "dense", "sparse"]),
+        (Holding(100, 240 * MB, code_bytes=240 * MB), TWO, ["names", "text", "trigram", "bm25", "structure", "static"]),  # 40 s to parse
+        (Holding(100, 200_000, n_formulas=1), TWO, ["names", "text", "bm25", "formula", "formula_ngrams", "static", "dense", "sparse"]),
+        (Holding(9, 100_000, data_bytes=90_000, molecules=True), TWO, ["names", "text", "bm25", "fingerprint"]),
         (Holding(100, 100_000, data_bytes=89_000), TWO, [*CHEAP, "dense", "sparse"]),
         (Holding(100, 100_000, data_bytes=90_000), TWO, ["names", "text", "bm25"]),  # tables, logs
         (Holding(100, 100_000, n_images=50), TWO, [*CHEAP, "image", "dense", "sparse"]),  # 5 s and 4.5 s and 1.3 s
@@ -72,7 +92,7 @@ def test_each_layer_has_a_reason():
 def test_what_is_not_worth_asking_is_not_asked():
     asked = []
     choose(Holding(1, 1000 * MB), TWO, lambda layer: asked.append(layer) or "")
-    assert asked == CHEAP
+    assert asked == ["names", "text", "trigram", "bm25", "static"]
 
 
 def test_a_layer_that_is_named_is_left_to_the_caller():
@@ -83,7 +103,10 @@ def test_holdings_are_told_from_names_and_sizes():
     files = ["a.md", "b.py", "c.csv", "d.PNG", "e.zip", "f.jpeg", "huge.log", "unknown", "rows.jsonl#3"]
     sizes = [10, 20, 30, 400, 500, 600, 7_000, -1, 40]
     listed = [Listed(path, size, 1) for path, size in zip(files, sizes, strict=True)]
-    assert Holding.of(listed, max_file_bytes=6_000) == Holding(9, text_bytes=100 + UNKNOWN_BYTES, data_bytes=70, n_images=2)
+    expected = Holding(9, text_bytes=100 + UNKNOWN_BYTES, data_bytes=70, n_images=2, code_bytes=20, n_formulas=1)
+    assert Holding.of(listed, 6_000, formats=NONE) == expected
+    assert Holding.of([Listed("a/B.SDF", 5, 1)], 6_000).molecules and not expected.molecules
+    assert Holding.of(listed, 6_000).text_bytes == 100 + UNKNOWN_BYTES + 500 // 4, "an archive is read, and holds some text"
 
 
 def test_a_model_that_is_not_here_is_told_with_its_remedy(tmp_path):
@@ -95,7 +118,32 @@ def test_a_model_that_is_not_here_is_told_with_its_remedy(tmp_path):
 def test_a_package_that_is_not_here_is_told_with_its_extra(tmp_path, monkeypatch):
     monkeypatch.setattr("jobs.auto_layers.find_spec", lambda name: None)
     assert missing_on(Resources(models=tmp_path))("image") == "PIL cannot be imported: pip install 'sondage[image]'"
+    assert missing_on(Resources(models=tmp_path))("fingerprint") == "rdkit cannot be imported: pip install 'sondage[chem]'"
     assert missing_on(Resources(models=tmp_path))("bm25") == ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "data", "found"),
+    [
+        ("*.csv:text=name", "a.csv", b"name,SMILES\nx,\ny,CCO\n", True),
+        ("*.csv:text=name,meta=name", "a.csv", b"name,smiles\nx,CCO\n", False),  # not kept
+        ("*.csv:text=smiles", "a.csv", b"name,smiles\nx,CCO\n", False),  # text, not metadata
+        ("*.csv:text=smiles,meta=smiles", "a.csv", b"name,smiles\nx,CCO\n", True),
+        ("*.csv:text=name", "a.csv", b"name,formula\nx,C2H6O\n", False),
+        ("*.jsonl:text=name", "a.jsonl", b'{"name": "x"}\n{"name": "y", "smiles": "C"}\n', True),
+        ("*.txt:text=name", "a.txt", b"smiles", False),
+        ("*.csv:text=name", "other.tsv", b"name\tsmiles\nx\tC\n", False),
+        ("*.csv:text=name", "gone.csv", None, False),
+    ],
+)
+def test_a_table_has_molecules_if_a_rule_keeps_its_column_of_smiles(rule, path, data, found):
+    def read(asked):
+        assert asked == path
+        if data is None:
+            raise NotFound("it is gone")
+        return data
+
+    assert holds_smiles([Listed(path, 10, 1)], [RowRule.parse(rule)], read) is found
 
 
 def index(folder, capsys, *more: str) -> dict:
@@ -145,9 +193,13 @@ def test_the_rule_in_the_readme_is_this_one():
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     (said,) = re.findall(r"### Which layers a new corpus gets\n(.*?)\n##", readme, re.DOTALL)
     rules = {rule.layer: rule for rule in RULES}
-    assert re.findall(r"`(\w+)`", said.partition("late`, ")[0]) == ["names", "text", "bm25", "static", "image", "dense", "sparse", "static"]
+    assert re.findall(r"`(\w+)`", said.partition("- `late`, ")[0]) == [
+        "names", "text", "bm25", "trigram", "structure", "symbols", "formula", "formula_ngrams", "fingerprint", "smiles",
+        "static", "image", "dense", "sparse", "static",
+    ]  # fmt: skip
     assert all(f"`{rule.layer}`" in said for rule in RULES)
     assert f"at most {LIMIT_S:.0f} s" in said
+    assert f"from {TRIGRAM_BYTES // 10**6} MB of text on" in said and f"{rules['symbols'].core_rate / 1e6:.0f} MB of code a second" in said
     rates = [int(n) for n in re.search(r"at (\d+) and (\d+) kB of text and (\d+) images a second", said).groups()]
     assert rates == [rules["dense"].core_rate / 1e3, rules["sparse"].core_rate / 1e3, rules["image"].core_rate]
     rates = [int(n) for n in re.search(r"or (\d+) and (\d+) MB and (\d+)\s+images a GPU", said).groups()]

@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from jobs import bench, bench_http, bench_index, bench_query, bench_spaces, bench_upsert, bench_vectors, bench_verdict, real_vectors
+from jobs import (
+    bench,
+    bench_http,
+    bench_index,
+    bench_query,
+    bench_spaces,
+    bench_structure,
+    bench_tree,
+    bench_trigram,
+    bench_upsert,
+    bench_vectors,
+    bench_verdict,
+    real_vectors,
+)
 from jobs.bench_corpus import passages_of_stdlib, queries_of_stdlib
 from jobs.bench_engines import Sondage, _query
 from jobs.progress import Progress
@@ -79,7 +92,8 @@ def test_engines_are_compared_in_processes_of_their_own(monkeypatch, silent):
     monkeypatch.setattr(bench_query, "PEERS_PYTHON", Path(sys.executable))
     monkeypatch.setattr(bench_query, "PEERS", ("sondage",))
     found = bench_query.compare(60, ["parse a date", "the tide"], 1, silent)
-    assert set(found) == {"corpus", "megabytes", "queries", "engines", "sondage over"}
+    assert set(found) == {"corpus", "megabytes", "queries", "engines", "sondage over", "sondage, structured queries"}
+    assert set(found["sondage, structured queries"]) == {"two words", *bench_query.STRUCTURES}
     assert set(found["engines"]["sondage"]) == FIGURES
     json.dumps(found)
 
@@ -155,6 +169,50 @@ def test_filters_are_measured_beside_plain_arrow(tmp_path, capsys):
     assert found["title == one of all"]["found"] == 1 and found["glob of a folder"]["found"] == 1_000
     assert found["year >= 2020 (rises with the path)"]["blocks compared"] == "1 of 3"
     assert all(figures["ms"] > 0 for figures in found.values()) and found["price < 30"]["arrow_ms"] > 0
+
+
+def test_a_layer_that_matches_is_measured_beside_the_tools_of_a_shell(tiny_library, tmp_path, monkeypatch, capsys):
+    """The trigram layer on a folder of three files."""
+    monkeypatch.setattr(bench_tree, "bench_folder", lambda: tmp_path)
+    monkeypatch.setattr(bench_trigram, "RARE", ("header 2",))
+    monkeypatch.setattr(bench_trigram, "FORMS", ((r"def \w+\(", bench_trigram.REGEX),))
+    out = tmp_path / "figures.json"
+    asked = ["structure", "--tree", str(tiny_library), "--parts", "trigram", "--rounds", "1", "--json", str(out)]
+    assert bench.main(asked) == 0
+    found = json.loads(out.read_text())["structure"]
+    assert found["files"] == 3
+    rows = found["parts"]["trigram"]["rows"]
+    assert {row["what"] for row in rows} == {"rare: header 2", r"def \w+\(", "index built, CPU", "whole space built, CPU"}
+    assert [row["note"].split(",")[0] for row in rows if row["peer"] == "rg -j1"] in (["1 lines", "3 lines"], ["not installed"] * 2)
+    assert all(row["ours_ms"] > 0 for row in rows)
+    assert set(found["parts"]["trigram"]["index"]["trigram"]) == {"bytes", "times the text"}
+    http = found["parts"]["trigram"]["over HTTP"]["trigram"]
+    assert http["questions"] == 2 and http["p50_ms"] > http["layer_p50_ms"] > 0
+
+
+def test_a_program_that_is_not_installed_has_its_row_without_a_time(silent):
+    bench = bench_structure.Bench(None, 1, silent)
+    ours, theirs = bench.rows("nothing", int, {"no-such-program": bench.program("no-such-program"), "str": str})
+    assert (ours.peer, ours.peer_ms, ours.ratio, ours.note) == ("no-such-program", None, None, "not installed")
+    assert theirs.peer_ms > 0 and theirs.ratio > 0
+    assert [peer for peer, _ in bench_structure._summed([ours, theirs])] == ["str"]
+
+
+def test_a_tree_is_made_of_installed_text_once_and_where_that_is_too_little_varied(tmp_path, monkeypatch, silent):
+    source = tmp_path / "installed"
+    (source / "inside").mkdir(parents=True)
+    (source / "a.py").write_text("def calculated_once(x):\n    return x\n" * 1000)
+    (source / "inside" / "b.txt").write_text("the harbour\n" * 3000)
+    (source / "inside" / "same.txt").write_text("the harbour\n" * 3000)
+    (source / "c.so").write_bytes(b"\0elf")
+    monkeypatch.setattr(bench_tree, "bench_folder", lambda: tmp_path)
+    monkeypatch.setattr(bench_tree, "FOLDERS", {"packages": str(source)})
+    tree = bench_tree.made_tree(0.1, silent)
+    files = sorted(path.relative_to(tree.root).as_posix() for path in tree.root.rglob("*.*"))
+    assert files == ["copy1/packages/a.py", "packages/a.py", "packages/inside/b.txt"]
+    assert "celcaletid_unci" in (tree.root / files[0]).read_text() and "each with" not in tree.how and "1 times more" in tree.how
+    made = (tree.root / files[0]).stat().st_ino
+    assert bench_tree.made_tree(0.1, silent) == tree and (tree.root / files[0]).stat().st_ino == made
 
 
 def test_sizes_are_whole_numbers(capsys):

@@ -474,3 +474,10 @@ def test_the_url_of_a_front_is_one_that_this_machine_reaches():
     assert FrontSettings().url == "http://127.0.0.1:8765"
     assert FrontSettings(host="0.0.0.0", api_keys=keys).url == "http://127.0.0.1:8765"
     assert FrontSettings(host="::", port=80, api_keys=keys).url == "http://[::1]:80"
+
+
+def test_own_forms_are_given_to_spaces_by_name():
+    assert cli.own_forms(['text={"pattern": "a=b"}', "mine={}"]) == {"text": {"pattern": "a=b"}, "mine": {}}
+    for wrong in ("text", '={"a": 1}', "text=[1]", "text={"):
+        with pytest.raises(BadQuery, match="--form"):
+            cli.own_forms([wrong])

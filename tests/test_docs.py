@@ -31,7 +31,7 @@ from shards.types import Entry
 ROOT = Path(__file__).resolve().parent.parent
 README, ARCHITECTURE, FORMAT = "README.md", "ARCHITECTURE.md", "shards/FORMAT.md"
 DOCUMENTS = (README, ARCHITECTURE, FORMAT)
-JOBS = ("index", "deploy", "evaluate", "bench")
+JOBS = ("index", "deploy", "evaluate", "bench", "formula_families")
 DELEGATED = {"index": "index", "deploy": "deploy", "evaluate": "evaluate"}  # sondage's sub-commands whose options are a job's
 
 

@@ -21,7 +21,7 @@ from engine import Engine, paths
 
 from shards.analysis import Analyser
 from shards.encodings import PackedEncodings
-from shards.manifest import ShardPage, check, corpus_store, latest_generation, read_page, read_root
+from shards.manifest import Root, ShardPage, check, corpus_store, latest_generation, read_page, read_root
 from shards.store import open_store
 
 sys.path.append(str(Path(__file__).parent / "fixtures"))
@@ -38,6 +38,9 @@ def assert_answered_as_then(requests: Sequence[dict], got: list[dict], expected:
     """Answers (`make_format_1.essence`) with the same hits and raw scores to the bit, and the same evidence but for rounding."""
     assert len(got) == len(expected) == len(requests)
     for request, now, then in zip(requests, got, expected, strict=True):
+        if now is None or then is None:
+            assert now == then, request
+            continue
         assert now["verdict"] == then["verdict"] and now["complete"] == then["complete"], request
         for hit, known in zip(now["hits"], then["hits"], strict=True):
             assert [hit[key] for key in ("hash", "span", "paths")] == [known[key] for key in ("hash", "span", "paths")], request
@@ -77,8 +80,9 @@ def test_a_store_of_format_1_is_brought_up_to_date_and_encodes_only_what_is_new(
     engine = Engine(tmp_path, ())
     source = write_generation(tmp_path / "files", 4)
     outcome = engine.index(source, CORPUS)
-    assert (outcome.generation, outcome.hashed, outcome.added) == (5, 0, 0) and not any(outcome.encoded.values())
-    assert "fitted them anew" in outcome.notes[-1]  # of null models alone this build has another format
+    assert (outcome.generation, outcome.added) == (5, 0) and not any(outcome.encoded.values())
+    assert outcome.hashed <= 1  # the table, which files of formats have made something to be read
+    assert "fitted them anew" in outcome.notes[-1]  # null models have another format now, and names and bm25 are rebuilt
     assert not engine.index(source, CORPUS).changed
     (source / "notes/fog.txt").write_text("In fog the bell on the pier rings every minute.\n")
     (source / "notes/salt_again.txt").write_bytes(FILES["notes/salt.txt"].encode())  # deleted in generation 2
@@ -87,6 +91,13 @@ def test_a_store_of_format_1_is_brought_up_to_date_and_encodes_only_what_is_new(
     assert outcome.encoded["vectors"] == 1 and outcome.reused["vectors"] == 1
     assert paths(engine.search("the bell in fog", CORPUS))[0] == "notes/fog.txt"
     assert paths(engine.search("salt was boiled", CORPUS))[0] == "notes/salt_again.txt"
+
+
+def assert_same_spaces(before: Root, after: Root) -> None:
+    """But for those whose layer's version has risen since, which are built anew."""
+    assert [space.name for space in after.spaces] == [space.name for space in before.spaces]
+    for then, now in zip(before.spaces, after.spaces, strict=True):
+        assert now == then or now.version > then.version, "an id changed: raise the layer's version on purpose, or keep its dials"
 
 
 @pytest.mark.usefixtures("beside_the_model")
@@ -98,7 +109,7 @@ def test_asking_for_the_layers_it_has_changes_nothing(tmp_path):
     outcome = Engine(tmp_path, LAYERS).index(source, CORPUS)
     after = read_root(open_store(str(tmp_path / "store")), CORPUS, 5)
     assert not outcome.changed
-    assert after.spaces == before.spaces, "a space's id changed: raise the layer's version on purpose, or keep its parameters"
+    assert_same_spaces(before, after)
 
 
 # --- with FORMAT.md alone in hand: no code of ours between the bytes and what is expected --------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine import Engine, paths, write_files
+from engine import Engine, age, paths, write_files
 from PIL import PngImagePlugin
 from test_collect import NOW, collect
 from test_repair import tools
@@ -69,12 +69,6 @@ def built(folder: Path, models: Resources, clip: str, **options) -> tuple[Images
     age(source)
     engine.index(source, **options)
     return engine, source
-
-
-def age(source: Path) -> None:
-    """Files that were just written are read again by the next run; these were not."""
-    for path in source.rglob("*"):
-        os.utime(path, (1, 1))
 
 
 def as_form(data: bytes) -> dict:

@@ -5,7 +5,7 @@ import builtins
 
 import numpy as np
 import pytest
-from engine import Engine, paths, write_files
+from engine import Engine, age, paths, write_files
 from tiny_clip import file_of, pdf, png, save_clip
 
 from shards import pages
@@ -83,9 +83,11 @@ def test_pages_are_found_by_what_they_show_and_say_where_they_lie(tmp_path, clip
     engine.resources = Resources(models=tmp_path / "models")
     files = {"guide.pdf": pdf(WORDS), "other.pdf": pdf(["Lorem", "ipsum"]), "a.png": png(1), "b.txt": "Ships."}
     source = write_files(tmp_path / "src", files)
-    assert engine.index(source, calibrate=False).skipped == {"binary": 2}, "as long as no space looks at pages"
+    age(source)
+    first = engine.index(source, calibrate=False)
+    assert (first.documents_added, first.skipped) == (4, {}), "their text is indexed whether a space looks at pages or not"
     outcome = engine.index(source, calibrate=False, layers=(clip,))
-    assert (outcome.documents_added, outcome.encoded["image"]) == (2, 3), "dials make another space"
+    assert (outcome.hashed, outcome.documents_added, outcome.encoded["image"]) == (2, 0, 3), "dials make another space"
     third = base64.b64encode(file_of(draw_page(pdf(WORDS), 2))).decode()
     by_page, by_words = engine.search_many([{"forms": {"image": {"image": third}}, "k": 9}, {"query": "ships at dawn", "layers": ["bm25"]}])
     assert paths(by_page)[0] == "guide.pdf" and len(by_page.hits) == 3

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 REGISTRY = {
     "names": "shards.layers.names:Names",
     "text": "shards.layers.text:Text",
+    "trigram": "shards.layers.trigram:Trigram",
+    "fuzzy": "shards.layers.fuzzy:Fuzzy",
+    "symbols": "shards.layers.symbols:Symbols",
+    "structure": "shards.layers.structure:Structure",
     "bm25": "shards.layers.bm25:BM25",
     "sparse": "shards.layers.sparse:Sparse",
     "static": "shards.layers.vectors:Static",
@@ -25,6 +29,9 @@ REGISTRY = {
     "late": "shards.layers.late:Late",
     "image": "shards.layers.image:Image",
     "image_late": "shards.layers.image_late:ImageLate",
+    "fingerprint": "shards.layers.fingerprint:Fingerprint",
+    "formula": "shards.layers.formula:Formula",
+    "formula_ngrams": "shards.layers.formula_ngrams:FormulaNgrams",
 }
 
 

@@ -8,77 +8,50 @@ the score is below the sum of the idfs. N, df and the average are of the whole g
 segment knows nothing that could make its scores differ from another's.
 """
 
-import math
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from shards.analysis import TOKEN_BYTES, Analyser, analyser_of, atoms, languages
+from shards import bm25_grammar as grammar
+from shards.analysis import Analyser, analyser_of, languages
 from shards.arrays import pack_strings, unpack_string
+from shards.bm25_question import MAX_TERMS, Reading, Weights, tokens_of, where_of
+from shards.bm25_statistics import MAX_FORMS, Statistics, WordList
 from shards.documents import Documents, Entries
 from shards.errors import BadQuery
 from shards.layers import contract
-from shards.layers.bm25_reader import BM25Reader, Phrase, Question
+from shards.layers.bm25_reader import BM25Reader, Question
 from shards.plan import SpaceQuery
-from shards.postings import build_postings, merge_postings, term_frequencies, term_hash
+from shards.postings import TITLE, build_postings, merge_postings, term_frequencies, term_hash, words_of
+from shards.routing import WORDS
 from shards.types import Array, Arrays
 
-MAX_TERMS = 256  # distinct terms scored; a longer question keeps those of most weight
 MAX_CHARS = 32_768  # characters of a question that are looked at
-MAX_PHRASES = 16
-MAX_PHRASE_TOKENS = 64  # a longer quotation is verified by its beginning
-ASKED_TERMS = 24  # terms shown to people
-
-_TOKEN = re.compile(TOKEN_BYTES)
-_QUOTED = re.compile('"([^"]*)"|\u201c([^\u201d]*)\u201d|\u201e([^\u201c\u201d]*)[\u201c\u201d]')
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What BM25 knows of the whole corpus.
-
-    terms: (t,) uint64 term hashes, ascending; frequencies: (t,) int64, units that hold the term
-    n_units, total_length: units of the corpus and their words. languages: those of the analysers in use, sorted
-    """
-
-    terms: Array
-    frequencies: Array
-    n_units: int
-    total_length: int
-    languages: tuple[str, ...]
-
-    def frequency_of(self, terms: Sequence[str]) -> dict[str, int]:
-        """In how many units each term occurs; only terms that do."""
-        keys = np.array([term_hash(term) for term in terms], np.uint64)
-        places = np.searchsorted(self.terms, keys)
-        places[places == len(self.terms)] = 0
-        known = self.terms[places] == keys if len(self.terms) else np.zeros(len(keys), np.bool_)
-        return {terms[i]: int(self.frequencies[places[i]]) for i in np.flatnonzero(known)}
-
-    def idf(self, frequency: int) -> float:
-        """Lucene's idf of a term that so many units hold."""
-        df = min(frequency, self.n_units)
-        return math.log1p((self.n_units - df + 0.5) / (df + 0.5))
+ASKED_TERMS, MAX_ASKED_CHARS = 24, 300  # terms, and characters of what must hold, shown to people
 
 
 class BM25(contract.Layer):
     """Words by rarity, over passages."""
 
     name = "bm25"
+    version = 2
+    shapes = WORDS
     granularity = "passage"
     null = "moments"
-    query_format = 'words; "quoted phrases" must occur as they stand; {"phrase": text} or {"terms": [words]}'
+    query_format = (
+        'words; or a query: "a phrase", +must, -not, AND OR NOT, prefix*, one NEAR/5 other, title: body: path:; as a form {"query": text}, '
+        '{"phrase": text}, {"terms": [words]}'
+    )
     cost = "index about a third of the text; a millisecond for half a million passages"
 
     class Params(contract.Params):
         k1: Annotated[float, Field(gt=0, le=10, description="how soon repetition stops counting")] = 1.2
         b: Annotated[float, Field(ge=0, le=1, description="how much a long unit is held against it; 0 not at all")] = 0.75
-        unit_bytes: Annotated[int, Field(ge=100, le=1_000_000, description="length of a passage, bytes")] = 2000
+        title_weight: Annotated[int, Field(ge=1, le=20, description="how often each word of a title counts")] = 2
+        unit_bytes: Annotated[int, Field(ge=100, le=1_000_000, description="length of a passage, bytes")] = 3000
         overlap_bytes: Annotated[int, Field(ge=0, description="bytes that neighbouring passages share")] = 0
         stem: Annotated[bool, Field(description="whether inflected forms are one word")] = True
         language: Annotated[str, Field(description='of prose: "auto" or a Snowball algorithm')] = "auto"
@@ -114,7 +87,8 @@ class BM25(contract.Layer):
         in_scope = np.ones(len(documents), np.bool_) if scope is None else np.asarray(scope, np.bool_)
         steps = iter(range(3))
         step: Callable[[str], None] = (lambda name: progress(name, next(steps), 3)) if progress else (lambda _name: None)
-        return build_postings(documents, units.rows, units.starts, units.ends, in_scope, self._analyser, step)
+        title_weight = self.params.title_weight
+        return build_postings(documents, units.rows, units.starts, units.ends, in_scope, self._analyser, title_weight, step)
 
     def merge(
         self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries, held: Sequence[tuple[int, Arrays]] = ()
@@ -141,6 +115,7 @@ class BM25(contract.Layer):
             "total_length": np.array([lengths.sum(dtype=np.int64)], np.int64),
             "terms": terms,
             "frequencies": frequencies,
+            **words_of(arrays, chosen),
             "language_blob": blob,
             "language_offsets": offsets,
             "language_units": np.array([per_language[language] for language in spoken], np.int64),
@@ -151,7 +126,7 @@ class BM25(contract.Layer):
 
     def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> BM25Reader:
         analysers = [self._analyser(kind) for kind in documents.kind_names]
-        return BM25Reader(arrays, documents, live, self.params.k1, self.params.b, analysers)
+        return BM25Reader(arrays, documents, live, self.params.k1, self.params.b, self.params.title_weight, analysers)
 
     def collect(self, parts: Sequence[tuple[int, Arrays]]) -> Statistics:
         n_units = total_length = 0
@@ -169,129 +144,101 @@ class BM25(contract.Layer):
         frequencies = np.zeros(len(terms), np.int64)
         np.add.at(frequencies, place, np.concatenate(signed))
         used = frequencies > 0
-        spoken = tuple(sorted(language for language, count in per_language.items() if count > 0))
-        return Statistics(terms[used], frequencies[used], n_units, total_length, spoken)
+        spoken = sorted((language, count) for language, count in per_language.items() if count > 0)
+        words = tuple(WordList(part["word_blob"], part["word_offsets"]) for sign, part in parts if sign > 0)
+        names, counts = tuple(language for language, _ in spoken), tuple(count for _, count in spoken)
+        return Statistics(terms[used], frequencies[used], n_units, total_length, names, counts, words)
 
     def prepare(self, request: contract.Request, statistics: Statistics) -> SpaceQuery | None:
-        text, quoted = _understand(request)
-        analysers = [Analyser(language) for language in statistics.languages]
-        counts = Counter(_tokens(text[:MAX_CHARS]))
-        if self.params.stop_words:
-            stop_words = {word.casefold() for word in self.params.stop_words}
-            stop_words -= {word.casefold() for words in quoted for word in words}
-            counts = Counter({token: n for token, n in counts.items() if token.casefold() not in stop_words})
-        weights, most = _weights(counts, analysers, statistics)
-        if not weights:
+        query, note = _understand(request)
+        query, paths = grammar.split_paths(query)
+        reading = Reading(query, statistics, frozenset(word.casefold() for word in self.params.stop_words))
+        weights = reading.weights()
+        scored = _heaviest(weights.of_words)
+        by_hash = _by_hash(scored, weights)
+        if not by_hash:
             return None
-        scored = list(weights)  # in the question's order
-        if len(weights) > MAX_TERMS:
-            heaviest = set(sorted(weights, key=lambda term: (-weights[term], term_hash(term)))[:MAX_TERMS])
-            scored = [term for term in weights if term in heaviest]
-        by_hash = sorted((term_hash(term), weights[term]) for term in scored)
-        phrases = tuple(phrase for words in quoted if (phrase := _phrase(words, analysers)))
+        pinned, condition = reading.conditions()
         question = Question(
             terms=np.array([key for key, _ in by_hash], np.uint64),
             weights=np.array([weight for _, weight in by_hash], np.float32),
-            average_length=statistics.total_length / statistics.n_units or 1.0,
-            phrases=phrases,
-            # Twice the bytes as asked, and some: other spacing, longer inflections.
-            phrase_bytes=2 * max((len(" ".join(words).encode()) for words in quoted), default=0) + 64 if phrases else 0,
+            average_length=statistics.average_length,
+            pinned=pinned,
+            condition=condition,
+            marks=reading.marks(all_words=bool(request.form)) if request.form or reading.prefixes() else (),
         )
-        log_p = _log_p(phrases, statistics) if phrases else None
-        return SpaceQuery("", _asked(scored, len(weights), len(text), quoted), question, log_p, most)
+        asked = _asked(scored, weights, reading, note)
+        where = where_of(paths)
+        if where is not None:
+            asked += f", {' and '.join(map(grammar.describe, paths))}"
+        return SpaceQuery("", asked, question, reading.log_p(), weights.most, where)
+
+    def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
+        marks: Sequence[tuple[str, bool, bool]] = query.payload.marks
+        return marks
 
     def surprise(self, query: SpaceQuery, scores: Array) -> Array:
-        """Of a quoted phrase that stands there: by chance its words would seldom follow one another. Else nothing beyond z."""
+        """Of words that must stand together and do: by chance they seldom would. Else nothing beyond z."""
         return np.where(np.isfinite(scores), -(query.log_p or 0.0), 0.0)
 
 
-def _understand(request: contract.Request) -> tuple[str, list[list[str]]]:
-    """The text whose words count, and the quoted phrases in it as tokens. Raises BadQuery for a wrong form."""
+def _understand(request: contract.Request) -> tuple[grammar.Clauses, str]:
+    """What is asked, and what people should know of how it was read. Raises BadQuery for a wrong form."""
     form = dict(request.form)
-    phrase, terms = form.pop("phrase", None), form.pop("terms", None)
+    query, phrase, terms = form.pop("query", None), form.pop("phrase", None), form.pop("terms", None)
     if form:
         unknown = ", ".join(map(repr, sorted(form)))
-        raise BadQuery(f"bm25 does not know {unknown}. Its form has 'phrase' (text) or 'terms' (list of words).")
-    if phrase is not None and not (isinstance(phrase, str) and _tokens(phrase)):
+        raise BadQuery(f"bm25 does not know {unknown}. Its form has 'query' (text), or 'phrase' (text) or 'terms' (list of words).")
+    if phrase is not None and not (isinstance(phrase, str) and tokens_of(phrase)):
         raise BadQuery(f"bm25: phrase is {phrase!r}; expected a text with at least one word.")
     if terms is not None and not (isinstance(terms, (list, tuple)) and terms and all(isinstance(term, str) for term in terms)):
         raise BadQuery(f"bm25: terms is {terms!r}; expected a list of words.")
+    if query is not None:
+        if not isinstance(query, str) or phrase is not None or terms is not None:
+            raise BadQuery("bm25: 'query' is a text and says all: give it without 'phrase' and 'terms', or those without it.")
+        return grammar.parse(query), ""
     if phrase is not None or terms is not None:
-        quotes = [phrase] if phrase is not None else []
-        text = " ".join([*quotes, *(terms or ())])
-    else:
-        text = request.text
-        quotes = [next(filter(None, groups), "") for groups in _QUOTED.findall(text)]
-    quoted = [tokens[:MAX_PHRASE_TOKENS] for quote in quotes if (tokens := _tokens(quote))]
-    return text, quoted[:MAX_PHRASES]
+        phrases = (grammar.Phrase(phrase),) if phrase is not None else ()
+        return grammar.Clauses(phrases, (grammar.Words(" ".join(terms)[:MAX_CHARS]),) if terms is not None else ()), ""
+    understood, why = grammar.understood(request.text)
+    if understood is not None:
+        return understood, ""
+    notes = [f"as plain words, for {why}"] if why else []
+    if (n_chars := len(request.text)) > MAX_CHARS:
+        notes.append(f"from the first {MAX_CHARS} of {n_chars} characters")
+    return grammar.Clauses(rank=(grammar.Words(request.text[:MAX_CHARS]),)), ", ".join(notes)
 
 
-def _tokens(text: str) -> list[str]:
-    """Tokens as `shards.token_kernels` finds them in documents."""
-    return [token.decode() for token in _TOKEN.findall(text.encode("utf-8", "replace"))]
+def _heaviest(weights: dict[str, float]) -> list[str]:
+    """The terms that are scored, in the question's order."""
+    if len(weights) <= MAX_TERMS:
+        return list(weights)
+    heaviest = set(sorted(weights, key=lambda term: (-weights[term], term_hash(term)))[:MAX_TERMS])
+    return [term for term in weights if term in heaviest]
 
 
-def _weights(counts: Mapping[str, int], analysers: list[Analyser], statistics: Statistics) -> tuple[dict[str, float], float]:
-    """Each known term's weight: idf times its count in the question, summed over the words it stands for. And the sum over all
-    words, unknown ones (whose idf is the largest) included: what a passage that says all of it would score at most.
-
-    What the analysers make of one word are forms of that word: they share the idf of their summed frequencies, so that a word
-    is not held to be rare because only a few documents are German.
-    """
-    forms: dict[tuple[int, int, int], set[str]] = {}  # (token, word, part) -> terms
-    for analyser in analysers:
-        for t, words in enumerate(analyser.recall(list(counts))):
-            for w, word in enumerate(words):
-                for p, term in enumerate(word):
-                    forms.setdefault((t, w, p), set()).add(term)
-    frequency = statistics.frequency_of(list({term for terms in forms.values() for term in terms}))
-    weights: dict[str, float] = {}
-    most = 0.0
-    n_asked = list(counts.values())
-    for (t, _, _), terms in sorted(forms.items()) if len(analysers) > 1 else forms.items():  # one goes through them in order
-        known = sorted(terms & frequency.keys()) if len(terms) > 1 else [term for term in terms if term in frequency]
-        weight = n_asked[t] * statistics.idf(sum([frequency[term] for term in known]))
-        most += weight
-        for term in known:
-            weights[term] = weights.get(term, 0.0) + weight
-    return weights, most
+def _by_hash(scored: Sequence[str], weights: Weights) -> list[tuple[int, float]]:
+    """Hash and weight of each term, ascending: the canonical order of summation."""
+    if not weights.of_prefixes:
+        return sorted((term_hash(term), weights.of_words[term]) for term in scored)
+    total = dict(weights.of_prefixes)
+    for term in scored:
+        total[term] = total.get(term, 0.0) + weights.of_words[term]
+    return sorted((term_hash(term), weight) for term, weight in total.items())
 
 
-def _phrase(tokens: list[str], analysers: list[Analyser]) -> Phrase:
-    """The phrase as each analyser reads it; empty if it has no word at all."""
-    phrase: Phrase = {}
-    for analyser in analysers:
-        terms = tuple(term for words in analyser.recall(tokens) for word in words for term in atoms(word))
-        if terms:
-            phrase[analyser.language] = terms
-    return phrase
-
-
-def _log_p(phrases: tuple[Phrase, ...], statistics: Statistics) -> float:
-    """ln of the chance that a unit of average length holds all phrases, if words followed one another independently.
-
-    A word's rate comes from the share of units that hold it, 1 - exp(-rate) for a Poisson count. The likeliest language counts.
-    """
-    length = statistics.total_length / statistics.n_units or 1.0
-    total = 0.0
-    for phrase in phrases:
-        frequency = statistics.frequency_of(sorted({term for terms in phrase.values() for term in terms}))
-        of_language = []
-        for terms in phrase.values():
-            shares = [min(frequency.get(term, 0) + 0.5, statistics.n_units) / (statistics.n_units + 1) for term in terms]
-            of_language.append(math.log(length) + sum(math.log(-math.log1p(-share) / length) for share in shares))
-        total += min(max(of_language), 0.0)
-    return total
-
-
-def _asked(scored: list[str], n_known: int, n_chars: int, quoted: list[list[str]]) -> str:
-    """The question as people read it: terms, phrases, and what was left out."""
-    parts = [" ".join(scored[:ASKED_TERMS])]
+def _asked(scored: Sequence[str], weights: Weights, reading: Reading, note: str) -> str:
+    """The question as people read it: terms, what must hold, and what was left out."""
+    shown = [f"{term.removeprefix(TITLE)} in the title" if term.startswith(TITLE) else term for term in scored[:ASKED_TERMS]]
+    parts = [" ".join(shown)] if shown else []
     if len(scored) > ASKED_TERMS:
         parts.append(f"and {len(scored) - ASKED_TERMS} more terms")
-    if n_known > len(scored):
-        parts.append(f"the {len(scored)} most telling of {n_known} terms")
-    if n_chars > MAX_CHARS:
-        parts.append(f"from the first {MAX_CHARS} of {n_chars} characters")
-    parts += [f'"{" ".join(words[:ASKED_TERMS])}"' for words in quoted]
-    return ", ".join(parts)
+    if len(weights.of_words) > len(scored):
+        parts.append(f"the {len(scored)} most telling of {len(weights.of_words)} terms")
+    for prefix in reading.prefixes():
+        of_all = f"the {MAX_FORMS} most frequent of {prefix.n_terms}" if prefix.n_terms > len(prefix.terms) else f"{prefix.n_terms}"
+        parts.append(f"{prefix.text}* ({of_all} terms)")
+    if reading.query.must:
+        must = grammar.describe(grammar.All(reading.query.must) if len(reading.query.must) > 1 else reading.query.must[0])
+        parts.append(f"where {must if len(must) <= MAX_ASKED_CHARS else must[:MAX_ASKED_CHARS] + ' …'}")
+    return ", ".join([*parts, *filter(None, [note])])

@@ -13,12 +13,13 @@ float64.) Spans are byte offsets into the document's rendition. Anything over a 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from shards.documents import Documents, Entries
@@ -52,12 +53,14 @@ class Request:
 
     form: e.g. {"pattern": "def \\\\w+", "regex": true} for text, {"glob": "**/*.py"} for names. explicit: the caller named this
     space (then a form it cannot use is an error, not silence). media: what is kept of a document beside its text, by content hash.
+    shapes: what the common text looks like (`shards/routing.py`) where spaces were chosen by that, else empty.
     """
 
     text: str
     form: Mapping[str, Any] = field(default_factory=dict)
     explicit: bool = False
     media: Callable[[bytes], bytes | None] | None = None
+    shapes: Set[str] = frozenset()
 
 
 class Reader(Protocol):
@@ -94,6 +97,27 @@ class Describing(Protocol):
         """The unit that gives a row its score, as text; None where the row has none."""
 
 
+@runtime_checkable
+class Asking(Protocol):
+    """A reader whose rows can ask for what is like them: the probes of a space that sentences cannot be put to."""
+
+    @property
+    def rows(self) -> Array:
+        """Live rows that can: (m,) int64, ascending."""
+
+    def question_of(self, row: int) -> Any:
+        """The payload of a row's question."""
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A reader over documents to which it matters where these lie (a language by extension)."""
+
+    def place(self, places: Callable[[], Iterable[tuple[Entries, Array, Array]]]) -> None:
+        """Told when opened for a generation. places: all live entries of its live documents, from whatever segment of the shard:
+        entries, their rows (m,) int64, the rows of their documents here (m,) int64. Not to be called before the first query."""
+
+
 class Layer(ABC):
     """One way of looking. An instance is a space: the layer with its parameters.
 
@@ -102,6 +126,7 @@ class Layer(ABC):
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    # A question may be one for refining alone (`prepare` decides): then `search` finds nothing and says that it looked at all.
     roles: ClassVar[tuple[Literal["generate", "refine"], ...]] = ("generate", "refine")
     origin: ClassVar[Literal["source", "derived"]] = "source"
     granularity: ClassVar[str]  # "path", "line", "passage", …
@@ -110,6 +135,9 @@ class Layer(ABC):
     query_format: ClassVar[str]  # one line, for status
     cost: ClassVar[str]  # one line, for status
     dear: ClassVar[bool] = False  # encoding takes seconds: what is pushed gets this space afterwards, see `shards/push.py`
+    narrows: ClassVar[str | None] = None  # the layer whose matches and scores it gives by reading less: of both, one is asked
+    shapes: ClassVar[frozenset[str] | None] = None  # of common text that it is asked by itself, see `shards/routing.py`; None: all
+    limits: ClassVar[str] = ""  # which documents it is never built for, whoever asks: coverage says so
     Params: ClassVar[type[Params]] = Params
 
     def __init__(self, params: Params, resources: Resources):
@@ -125,6 +153,11 @@ class Layer(ABC):
     def given(self) -> tuple[str, int] | None:
         """Of a layer that takes callers' own vectors: the name they are given under, and how many numbers each has."""
         return None
+
+    @property
+    def asked_in_words(self) -> bool:
+        """Whether sentences are put to it. If not, what probes its null model are its own rows, where its readers are `Asking`."""
+        return self.given is None and (self.shapes is None or "prose" in self.shapes)
 
     @property
     def takes_gpu(self) -> bool:
@@ -173,7 +206,6 @@ class Layer(ABC):
             as not covered. known: encodings of documents seen before, asked first and told of new ones.
         """
 
-    @abstractmethod
     def merge(
         self, parts: Sequence[tuple[Arrays, Array]], documents: Documents, entries: Entries, held: Sequence[tuple[int, Arrays]] = ()
     ) -> Arrays:
@@ -182,7 +214,13 @@ class Layer(ABC):
         parts: (arrays of a segment, (rows,) int32 new row of each old row or -1 where it is dropped).
         documents, entries: those of the joined segment. held: (sign, statistics) that add up to those of the rows that are kept;
             empty where that is not known.
+
+        As it stands it builds again, for rows that their arrays call `built`, (rows,) bool: enough where building costs next to nothing.
         """
+        built = np.zeros(len(documents if self.over == "documents" else entries), np.bool_)
+        for arrays, new_rows in parts:
+            built[new_rows[arrays["built"] & (new_rows >= 0)]] = True
+        return self.build(documents, entries, built)
 
     @abstractmethod
     def statistics(self, arrays: Arrays, documents: Documents, entries: Entries, rows: Array | None = None) -> Arrays:

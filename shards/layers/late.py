@@ -43,6 +43,7 @@ from shards.layers.joined_units import JoinedUnits, ranges
 from shards.layers.keeping import Tell, encodings
 from shards.layers.late_reader import LateQuestion, LateReader
 from shards.plan import SpaceQuery
+from shards.routing import WORDS
 from shards.types import Array, Arrays
 from shards.units import Units
 
@@ -65,6 +66,7 @@ class Late(Layer):
     """Passages by the nearest of their tokens to each of the question's."""
 
     name = "late"
+    shapes = WORDS
     granularity = "passage"
     null = "moments"
     query_format = 'text, or {"vectors": [[numbers], …]}, one list for each token'

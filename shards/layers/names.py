@@ -1,17 +1,24 @@
 """Names: paths of entries, by glob, by exact name, or as one types into an editor's "go to file".
 
-Raw score: tier + quality. Tiers, in `shards.fuzzy_kernels`: 6 the whole path, 5 its last segment, 4 that without extension, 3 its
+Raw score: tier + quality. Tiers, in `shards.path_kernels`: 6 the whole path, 5 its last segment, 4 that without extension, 3 its
 end from a segment's start, 2 a part, 1 fuzzy (each word a subsequence). Quality in [0, 1): the share of the path that a literal
-covers, or the mean of the words' fuzzy scores as shares of the best possible. A path that matches a glob scores 6.
+covers; of a part first where it lies, in the last segment before others, where a segment, word or camel hump begins before others;
+of a fuzzy match the mean of the words' scores as shares of the best possible. A path that matches a glob scores 6.
+
+Case is fd's: it counts if the pattern has a capital letter, and may be set. Globs are those of fd and .gitignore: without a slash
+they speak of the last segment (`fd --glob`), with one of the whole path from the source's root (`fd --full-path --glob "$ROOT/…"`).
+Hidden entries are found like all others (`fd --hidden`): what is in the corpus was decided when it was listed, by ignore files and
+globs; {"hidden": false} leaves out paths of which a segment begins with a dot, as fd does by itself.
 
 Surprise: -ln of the chance that a random path of the corpus matches a random text like this one in that tier or a better one,
-from trigrams of paths; for tier 1 see `_log_p_fuzzy`.
+from trigrams of paths; for tier 1 with that quality or a better one, see `shards.path_chance`.
 """
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,67 +27,71 @@ from shards.arrays import pack_strings
 from shards.chance import ChanceModel, add_statistics, count_texts, fold
 from shards.documents import Documents, Entries
 from shards.errors import BadQuery
+from shards.globs import has_ends, matching_at, shape
 from shards.layers.contract import Encodings, Layer, Progress, Reader, Request
+from shards.path_chance import N_LENGTHS, N_QUALITIES, PathModel, log_quality_tail
 from shards.plan import SpaceQuery, glob_regex
 from shards.regexes import log_p_pattern
+from shards.routing import SHAPES
 from shards.types import Array, Arrays, Budget, Found, Scored
 
 MAX_AUTO_CHARS = 256
 MAX_AUTO_WORDS = 3  # more words are a question; letters in order are found in any long path
 MAX_CHARS = 4096
-N_LENGTHS = 256  # path lengths in bytes that are told apart; longer ones count as 255
 N_TIERS = 7  # tier 0: no match
-EXACT_TIER, GLOB_SCORE = 5, 6.0
+LOWEST_TIERS = {"name": 5, "substring": 2, "fuzzy": 1}
+GLOB_SCORE = 6.0
 _BATCH_ROWS = 4096  # 2 ms of fuzzy matching
-_GLOB_BATCH_ROWS = 1024  # Python's re: 1 us a path
+_GLOB_BATCH_ROWS = 16_384  # 3 ms: RE2 over many paths at once
 
 
 class Form(BaseModel):
-    """The form of the names space: one of glob, name (a whole path or its last segment), fuzzy."""
+    """The form of the names space: one of glob, name (a whole path or its last segment), substring, fuzzy.
+
+    case: "smart" counts case if the text has a capital letter. hidden: whether paths with a segment that begins with a dot are found.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     glob: str | None = None
     name: str | None = None
+    substring: str | None = None
     fuzzy: str | None = None
+    case: Literal["smart", "sensitive", "ignore"] = "smart"
+    hidden: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PathPattern:
     """What is looked for: a glob, or a text with its words (folded if `ignore_case`). lowest: least tier wanted.
 
-    log_ps: (7,) by tier, ln of the chance that a random path matches in this tier or a better one.
+    log_ps: (7,) by tier, ln of the chance that a random path matches in this tier or a better one; fuzzy_log_ps: (N_QUALITIES + 1,)
+    float64, by quality, the same of tier 1.
     """
 
     glob: str = ""
     text: bytes = b""
     words: tuple[bytes, ...] = ()
     ignore_case: bool = False
+    hidden: bool = True
     lowest: int = 1
     log_ps: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PathStatistics:
-    """Trigrams of all paths, and how many paths have each length in bytes: (256,) int64."""
-
-    chance: ChanceModel
-    lengths: Array
-
-    @property
-    def n_units(self) -> int:
-        return self.chance.n_units
+    fuzzy_log_ps: Array = field(default_factory=lambda: np.zeros(N_QUALITIES + 1), repr=False)
 
 
 class Names(Layer):
     """Paths that look like the query."""
 
     name = "names"
+    version = 2
+    shapes = frozenset(SHAPES) - {"regex", "formula", "molecule"}
     granularity = "path"
     over = "entries"
     null = "rarity"
-    query_format = 'part of a path, a glob, or {"glob": …} | {"name": …} | {"fuzzy": …}'
-    cost = "reads all paths in scope: about 0.1 to 0.4 us each, globs 1 us"
+    query_format = (
+        'part of a path, a glob, or {"glob" | "name" | "substring" | "fuzzy": …, "case": "smart" | "sensitive" | "ignore", "hidden": true}'
+    )
+    cost = "reads all paths in scope: about 0.1 to 0.4 us each, also of globs"
 
     def build(
         self,
@@ -91,11 +102,11 @@ class Names(Layer):
         progress: Progress | None = None,
     ) -> Arrays:
         """masks: (rows,) uint64, which bytes a path holds; built: (rows,) bool, the scope; and the statistics of these paths."""
-        from shards import fuzzy_kernels
+        from shards import path_kernels
 
         built = np.ones(len(entries), np.bool_) if scope is None else scope.astype(np.bool_)
         masks = np.zeros(len(entries), np.uint64)
-        fuzzy_kernels.byte_masks(entries.path_blob, entries.path_offsets, masks)
+        path_kernels.byte_masks(entries.path_blob, entries.path_offsets, masks)
         return {"masks": masks, "built": built, **_count(entries, np.flatnonzero(built))}
 
     def merge(
@@ -115,12 +126,14 @@ class Names(Layer):
         total = add_statistics(held)
         counts = {name: total[name].astype(np.uint32) for name in ("trigrams", "trigram_counts", "words", "word_counts")}
         lengths = sum((sign * part["lengths"].astype(np.int64) for sign, part in held), np.zeros(N_LENGTHS, np.int64))
+        last_bytes = sum(sign * part["last_bytes"] for sign, part in held)
         n_units = np.array([built.sum()], np.int64)
         return {
             "masks": masks,
             "built": built,
             "n_units": n_units,
             "lengths": lengths.astype(np.uint32),
+            "last_bytes": last_bytes,
             "n_bytes": total["n_bytes"],
             **counts,
         }
@@ -136,47 +149,49 @@ class Names(Layer):
     def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> Reader:
         return NamesReader(arrays, entries, live)
 
-    def collect(self, parts: Sequence[tuple[int, Arrays]]) -> PathStatistics:
-        lengths = np.zeros(N_LENGTHS, np.int64)
+    def collect(self, parts: Sequence[tuple[int, Arrays]]) -> PathModel:
+        lengths, last_bytes = np.zeros(N_LENGTHS, np.int64), 0
         for sign, part in parts:
             lengths += sign * part["lengths"].astype(np.int64)
-        return PathStatistics(ChanceModel.collect(parts), lengths)
+            last_bytes += sign * int(part["last_bytes"][0])
+        return PathModel(ChanceModel.collect(parts), lengths, last_bytes)
 
-    def prepare(self, request: Request, statistics: PathStatistics) -> SpaceQuery | None:
-        kind, text = _what(request)
+    def prepare(self, request: Request, statistics: PathModel) -> SpaceQuery | None:
+        kind, text, case, hidden = _what(request)
         if not kind:
             return None
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise BadQuery(f"Names: the text has a lone surrogate at position {error.start}. Send valid Unicode.") from None
+        ignore_case = case == "ignore" or (case == "smart" and not any(c.isupper() for c in text))
+        how = (", any case" if ignore_case else "") + ("" if hidden else ", not hidden")
         if kind == "glob":
-            pattern = glob_regex(text).pattern
-            log_p = log_p_pattern(statistics.chance, f"^{pattern}$")
-            payload = PathPattern(glob=text, log_ps=(0.0, *[log_p] * (N_TIERS - 1)))
-            return SpaceQuery("", f"paths like {text}", payload, log_p)
-        ignore_case = not any(c.isupper() for c in text)
+            log_p = log_p_pattern(statistics.chance, f"^{glob_regex(text).pattern}$")
+            payload = PathPattern(text, ignore_case=ignore_case, hidden=hidden, log_ps=(0.0, *[log_p] * (N_TIERS - 1)))
+            return SpaceQuery("", f"paths like {text}{how}", payload, log_p)
         body = fold(text.encode()) if ignore_case else text.encode()
         words = tuple(body.split())
-        lowest = EXACT_TIER if kind == "name" else 1
-        log_ps = _log_ps(statistics, fold(body), tuple(map(fold, words)))
-        payload = PathPattern(text=body, words=words, ignore_case=ignore_case, lowest=lowest, log_ps=log_ps)
+        lowest = LOWEST_TIERS[kind]
+        log_ps, fuzzy_log_ps = _log_ps(statistics, fold(body), tuple(map(fold, words)), lowest == 1)
+        payload = PathPattern(
+            text=body, words=words, ignore_case=ignore_case, hidden=hidden, lowest=lowest, log_ps=log_ps, fuzzy_log_ps=fuzzy_log_ps
+        )
         asked = f"paths named {text!r}" if kind == "name" else f"paths with {text!r}"
-        return SpaceQuery("", asked + (", any case" if ignore_case else ""), payload, log_ps[lowest])
+        return SpaceQuery("", asked + how, payload, log_ps[lowest])
 
     def surprise(self, query: SpaceQuery, scores: Array) -> Array:
-        """By tier. A fuzzy match has the full surprise of its tier only at quality 1, and none at 1/2 or below.
+        """By tier, and in tier 1 by quality: letters scattered over a path prove nothing.
 
-        So that letters scattered over a path prove nothing. Measured with words that no path holds (868 paths of the standard
-        library, 1,500 queries of 1, 2 and 3 words each): a surprise of
-        5 nats or more has a chance of e^-9.0, e^-11.9, < e^-14 per path.
+        Measured with 400 words of cisi that no path of the standard library holds (2,450 paths): 5, 8 and 10 nats or more have a chance of
+        e^-6.5, e^-8.6 and e^-10.2 per path, of two such words e^-8.0, e^-9.8 and e^-10.1.
         """
-        log_ps = np.array(query.payload.log_ps)
+        pattern: PathPattern = query.payload
         found = scores >= 1
         tiers = np.where(found, scores, 0).astype(np.int64)
-        surprises = 0.0 - log_ps[tiers]
-        share = np.clip(2 * (np.where(found, scores, 1.0) - 1) - 1, 0.0, 1.0)
-        return np.where(tiers == 1, surprises * share, surprises)
+        quality = np.where(tiers == 1, scores, 1.0) - 1
+        fuzzy = pattern.fuzzy_log_ps[np.floor(quality * N_QUALITIES * (1 - 1e-9)).astype(np.int64)]
+        return 0.0 - np.where(tiers == 1, fuzzy, np.array(pattern.log_ps)[tiers])
 
 
 class NamesReader:
@@ -210,8 +225,8 @@ class NamesReader:
         raise TypeError("layer names has a null of rarity: there are no scores of paths without a match")
 
     def _match(self, pattern: PathPattern, rows: Array, budget: Budget) -> Array:
-        """(m,) float64: tier + quality of each row, -inf without a match, nan behind the deadline. rows: (m,) int64."""
-        from shards import fuzzy_kernels
+        """(m,) float64: tier + quality of each row, -inf without a match, nan behind the deadline. rows: (m,) int64, ascending."""
+        from shards import path_kernels
 
         scores = np.full(len(rows), np.nan)
         text = np.frombuffer(pattern.text, np.uint8)
@@ -221,42 +236,66 @@ class NamesReader:
         for low in range(0, len(rows), batch):
             if budget.expired:
                 break
-            part = rows[low : low + batch]
+            part, out = rows[low : low + batch], scores[low : low + batch]
             if pattern.glob:
-                regex = glob_regex(pattern.glob)
-                scores[low : low + batch] = [GLOB_SCORE if regex.fullmatch(self._entries.path(row)) else -np.inf for row in part]
+                out[:] = np.where(self._globbed(pattern, part), GLOB_SCORE, -np.inf)
             else:
-                fuzzy_kernels.match_paths(
-                    blob, offsets, self._masks, part, text, words, word_offsets, pattern.ignore_case, pattern.lowest,
-                    scores[low : low + batch],
-                )  # fmt: skip
+                path_kernels.match_paths(
+                    blob, offsets, self._masks, part, text, words, word_offsets, pattern.ignore_case, pattern.lowest, out
+                )
+            if not pattern.hidden:
+                hidden = np.zeros(len(part), np.bool_)
+                path_kernels.are_hidden(blob, offsets, part, hidden)
+                out[hidden] = -np.inf
         return scores
+
+    def _globbed(self, pattern: PathPattern, rows: Array) -> Array:
+        """Which rows match the glob: (m,) bool. What ends otherwise than every match must is not looked at."""
+        entries, ends = self._entries, shape(pattern.glob)
+        found = has_ends(ends, entries.path_blob, entries.path_offsets, rows, pattern.ignore_case)
+        if ends.exact:
+            return found
+        left = np.flatnonzero(found)
+        if len(entries.odd):  # not UTF-8, which RE2 does not read
+            odd = np.isin(rows[left], entries.order[entries.odd])
+            regex = glob_regex(pattern.glob, pattern.ignore_case)
+            for at in left[odd].tolist():
+                found[at] = regex.fullmatch(entries.path(rows[at])) is not None
+            left = left[~odd]
+        found[left] = matching_at(pattern.glob, entries.path_blob, entries.path_offsets, rows[left], entries.path, pattern.ignore_case)
+        return found
 
 
 def _count(entries: Entries, rows: Array) -> Arrays:
-    """Statistics of some paths: those of `chance.count_texts`, "n_units" and "lengths", (256,) uint32."""
+    """Statistics of some paths: those of `chance.count_texts`, "n_units", "last_bytes" of their last segments, (1,) int64, and
+    "lengths", (256,) uint32."""
+    from shards import path_kernels
+
     starts, ends = entries.path_offsets[rows], entries.path_offsets[rows + 1]
     counts, _ = count_texts(entries.path_blob, starts, ends)
     lengths = np.bincount(np.minimum(ends - starts, N_LENGTHS - 1), minlength=N_LENGTHS).astype(np.uint32)
-    return {"n_units": np.array([len(rows)], np.int64), "lengths": lengths, **counts}
+    last_bytes = np.array([path_kernels.count_last_bytes(entries.path_blob, starts, ends)], np.int64)
+    return {"n_units": np.array([len(rows)], np.int64), "lengths": lengths, "last_bytes": last_bytes, **counts}
 
 
-def _what(request: Request) -> tuple[str, str]:
-    """("glob" | "name" | "fuzzy", text), or ("", "") where the common text is no path. Raises BadQuery."""
+def _what(request: Request) -> tuple[str, str, str, bool]:
+    """("glob" | "name" | "substring" | "fuzzy", text, case, hidden), or ("", …) where the common text is no path. Raises BadQuery."""
+    case, hidden = "smart", True
     if request.form:
         try:
             form = Form(**request.form)
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise BadQuery(f"Names form: {problems}. Expected {Names.query_format}.") from None
-        given = [(kind, text) for kind, text in form.model_dump().items() if text is not None]
+        case, hidden = form.case, form.hidden
+        given = [(kind, getattr(form, kind)) for kind in ("glob", *LOWEST_TIERS) if getattr(form, kind) is not None]
         if len(given) != 1:
-            raise BadQuery(f"Names form has {len(given)} of glob, name, fuzzy. Give exactly one.")
+            raise BadQuery(f"Names form has {len(given)} of glob, name, substring, fuzzy. Give exactly one.")
         kind, text = given[0][0], given[0][1].strip()
     else:
         kind, text = "fuzzy", request.text.strip()
         if not request.explicit and (not text or len(text) > MAX_AUTO_CHARS or len(text.split()) > MAX_AUTO_WORDS):
-            return "", ""
+            return "", "", case, hidden
         if any(c in text for c in "*?[") and not any(c.isspace() for c in text):
             try:
                 glob_regex(text)
@@ -268,18 +307,19 @@ def _what(request: Request) -> tuple[str, str]:
         text = re.sub(r"^(?:\./|/|\s)+", "", text)  # paths are relative to their source's root
     if not text:
         if not request.explicit and not request.form:
-            return "", ""
+            return "", "", case, hidden
         raise BadQuery("Names: nothing to look for. Give part of a path, or a glob.")
     if len(text) > MAX_CHARS:
         raise BadQuery(f"Names: the text has {len(text)} characters; at most {MAX_CHARS} are allowed. Shorten it.")
-    return kind, text
+    return kind, text, case, hidden
 
 
-def _log_ps(statistics: PathStatistics, text: bytes, words: tuple[bytes, ...]) -> tuple[float, ...]:
-    """ln of the chance that a random path matches in tier 0, 1, …, 6 or a better one; text, words: folded."""
+def _log_ps(statistics: PathModel, text: bytes, words: tuple[bytes, ...], fuzzy: bool) -> tuple[tuple[float, ...], Array]:
+    """`PathPattern.log_ps` and `fuzzy_log_ps`. text, words: folded; fuzzy: whether tier 1 is wanted."""
     model = statistics.chance
+    fuzzy_log_ps = np.zeros(N_QUALITIES + 1)
     if model.n_units <= 0:
-        return (0.0,) * N_TIERS
+        return (0.0,) * N_TIERS, fuzzy_log_ps
     per_path = math.log(model.mean_bytes)
     log_ps = [0.0] * N_TIERS
     log_ps[6] = per_path + model.log_run(b"\n" + text + b"\n")
@@ -289,24 +329,11 @@ def _log_ps(statistics: PathStatistics, text: bytes, words: tuple[bytes, ...]) -
     log_ps[2] = per_path + model.log_run(text)
     for tier in range(5, 1, -1):  # in this tier or a better one
         log_ps[tier] = float(np.logaddexp(log_ps[tier], log_ps[tier + 1]))
-    log_ps[1] = float(np.logaddexp(_log_p_fuzzy(statistics, words), log_ps[2]))
-    return tuple(min(log_p, 0.0) for log_p in log_ps)
+    if fuzzy:
+        fuzzy_log_ps = np.minimum(np.logaddexp(log_quality_tail(statistics, words), log_ps[2]), 0.0)
+        log_ps[1] = float(fuzzy_log_ps[0])
+    return tuple(min(log_p, 0.0) for log_p in log_ps), fuzzy_log_ps
 
 
 def _log_either(model: ChanceModel, one: bytes, other: bytes) -> float:
     return float(np.logaddexp(model.log_run(one), model.log_run(other)))
-
-
-def _log_p_fuzzy(statistics: PathStatistics, words: tuple[bytes, ...]) -> float:
-    """ln of the chance that all words are subsequences of a random path: independent bytes, as long as the corpus's paths.
-
-    A word of m letters sits in a path of n bytes if the waiting times for its letters, one after another, add up to at most n.
-    """
-    from shards import fuzzy_kernels
-
-    unigram = statistics.chance.unigram
-    total = np.ones(N_LENGTHS)
-    for word in words:
-        fuzzy_kernels.waiting_times(unigram[np.frombuffer(word, np.uint8)], total)
-    p = float((total * statistics.lengths).sum()) / max(int(statistics.lengths.sum()), 1)
-    return math.log(p) if p > 0 else -math.inf

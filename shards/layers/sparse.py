@@ -25,6 +25,7 @@ from shards.layers.keeping import Tell, encodings
 from shards.layers.postings_reader import PostingsReader, TermWeights
 from shards.plan import SpaceQuery
 from shards.postings import IMPACTS, build_impacts, merge_postings
+from shards.routing import WORDS
 from shards.sparse_encoder import SparseTextEncoder, TokenWeights, packed, unpacked
 from shards.types import Array, Arrays
 
@@ -48,6 +49,7 @@ class Sparse(contract.Layer):
     """Words as a model weighs and completes them, over passages."""
 
     name = "sparse"
+    shapes = WORDS
     granularity = "passage"
     null = "moments"
     query_format = 'text, or {"weights": {vocabulary entry: number}}'

@@ -31,6 +31,7 @@ from shards.layers.joined_units import JoinedUnits, ranges
 from shards.layers.keeping import Tell, encodings
 from shards.layers.vectors_reader import VectorReader, kernel_rows
 from shards.plan import SpaceQuery
+from shards.routing import WORDS
 from shards.types import Array, Arrays
 from shards.vector_moments import VectorMoments
 from shards.vector_sketches import sketch_arrays
@@ -78,6 +79,7 @@ class VectorLayer(Layer):
 
     granularity = "passage"
     null = "moments"
+    shapes = WORDS
     query_format = 'text, or {"vector": [numbers]}'
 
     @property

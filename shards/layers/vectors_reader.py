@@ -110,7 +110,7 @@ class VectorReader:
         """Live rows that have a vector: (m,) int64, ascending."""
         return np.flatnonzero(self._asked & (np.diff(self._row_units) > 0))
 
-    def vector_of(self, row: int) -> Array:
+    def question_of(self, row: int) -> Array:
         """The first vector of a row that has one: (dim,) float64."""
         return self._vectors[self._row_units[row]].astype(np.float64)
 

@@ -1,7 +1,8 @@
 """Matching a text against many paths, compiled. Imports numba: import this module inside functions.
 
 Fuzzy scores are those of fzf's FuzzyMatchV2 (junegunn/fzf, src/algo/algo.go): a matched character earns MATCH, one at the start
-of a segment, word or camel hump a bonus, a run keeps the bonus of its first character, a gap costs.
+of a segment, word or camel hump a bonus, a run keeps the bonus of its first character, a gap costs. Beside that each character in
+the last segment earns BONUS_LAST, for people think of files by their names (VS Code: scoreItemFuzzy, src/vs/base/common/fuzzyScorer.ts).
 """
 
 import numpy as np
@@ -12,8 +13,9 @@ FUZZY, SUBSTRING, SUFFIX, STEM, BASENAME, PATH = 1, 2, 3, 4, 5, 6  # tiers: how 
 
 MATCH = 16
 GAP_START, GAP_EXTENSION = -3, -1
-BONUS_SEGMENT, BONUS_WORD, BONUS_HUMP, BONUS_RUN = 9, 8, 7, 4
+BONUS_SEGMENT, BONUS_WORD, BONUS_HUMP, BONUS_RUN, BONUS_LAST = 9, 8, 7, 4, 3
 FIRST_FACTOR = 2  # the first character's bonus counts twice: people type beginnings
+PATHS_LENGTH = 1 / 1024  # of a fuzzy quality: less than a point of score is worth, so that only ties go by the length of the path
 
 _SLASH, _DOT = 47, 46
 
@@ -46,6 +48,20 @@ def _same_at(path, at, text):
     return True
 
 
+def best_score(n_letters: int) -> int:
+    """The most that `fuzzy_score` gives a word of so many letters."""
+    return n_letters * (MATCH + BONUS_SEGMENT + BONUS_LAST) + BONUS_SEGMENT * (FIRST_FACTOR - 1)
+
+
+@jit
+def base_of(path):
+    """Where the last segment begins."""
+    base = len(path)
+    while base > 0 and path[base - 1] != _SLASH:
+        base -= 1
+    return base
+
+
 @jit
 def literal_tier(path, text):
     """The best tier of a text in a path, both folded alike; 0 if it is not even a substring."""
@@ -60,9 +76,7 @@ def literal_tier(path, text):
                 if byte == _SLASH:
                     return SUFFIX
             return BASENAME
-    base = n
-    while base > 0 and path[base - 1] != _SLASH:
-        base -= 1
+    base = base_of(path)
     dot = n - 1
     while dot > base and path[dot] != _DOT:
         dot -= 1
@@ -72,6 +86,17 @@ def literal_tier(path, text):
         if path[at] == text[0] and _same_at(path, at, text):
             return SUBSTRING
     return 0
+
+
+@jit
+def substring_place(path, text, bonus):
+    """The best place of a substring in (0, 1, 2, 3): 2 in the last segment, and 1 where a segment, word or hump begins."""
+    base, best = base_of(path), 0
+    for at in range(len(path) - len(text) + 1):
+        place = 2 * (at >= base) + (bonus[at] >= BONUS_HUMP)
+        if place > best and _same_at(path, at, text):
+            best = place
+    return best
 
 
 @jit
@@ -97,6 +122,7 @@ def bonuses(raw, bonus):
 def fuzzy_score(path, bonus, word, first, scores, runs, above_scores, above_runs):
     """FuzzyMatchV2's score of a word in a path, both folded alike; -1 if it is no subsequence. The rest: int32 scratch."""
     n, m = len(path), len(word)
+    base = base_of(path)
     i = 0
     last = -1
     for j in range(n):
@@ -115,11 +141,12 @@ def fuzzy_score(path, bonus, word, first, scores, runs, above_scores, above_runs
             gap = left + (GAP_EXTENSION if in_gap else GAP_START)
             score, run = 0, 0
             if path[j] == word[i]:
+                here = MATCH + (BONUS_LAST if j >= base else 0)
                 if i == 0:
-                    score, run = MATCH + bonus[j] * FIRST_FACTOR, 1
+                    score, run = here + bonus[j] * FIRST_FACTOR, 1
                 else:
                     known = j - 1 >= first[i - 1]
-                    score = (above_scores[j - 1] if known else 0) + MATCH
+                    score = (above_scores[j - 1] if known else 0) + here
                     run = (above_runs[j - 1] if known else 0) + 1
                     earned = bonus[j]
                     if run > 1:
@@ -172,13 +199,15 @@ def match_paths(blob, offsets, masks, rows, text, words, word_offsets, fold, low
         for j in range(n):
             path[j] = _fold(raw[j]) if fold else raw[j]
         tier = literal_tier(path[:n], text)
-        if tier > 0:
-            if tier >= lowest:
-                out[k] = tier + len(text) / (n + 1)
+        if lowest > max(tier, FUZZY):
             continue
-        if lowest > FUZZY:
+        if tier > SUBSTRING:
+            out[k] = tier + len(text) / (n + 1)
             continue
         bonuses(raw, bonus)
+        if tier == SUBSTRING:
+            out[k] = tier + (substring_place(path[:n], text, bonus) + len(text) / (n + 1)) / 4
+            continue
         total = 0.0
         for w in range(n_words):
             word = words[word_offsets[w] : word_offsets[w + 1]]
@@ -187,10 +216,31 @@ def match_paths(blob, offsets, masks, rows, text, words, word_offsets, fold, low
                 total = -1.0
                 break
             m = len(word)
-            most = m * (MATCH + BONUS_SEGMENT) + BONUS_SEGMENT * (FIRST_FACTOR - 1)
+            most = m * (MATCH + BONUS_SEGMENT + BONUS_LAST) + BONUS_SEGMENT * (FIRST_FACTOR - 1)
             total += max(score, 1) / (most + 1)
         if total > 0:
-            out[k] = FUZZY + total / n_words
+            out[k] = FUZZY + (1 - PATHS_LENGTH) * total / n_words + PATHS_LENGTH * len(text) / (n + 1 + len(text))
+
+
+@jit
+def are_hidden(blob, offsets, rows, out):
+    """Whether any segment of these paths begins with a dot. rows: (m,) int64; out: (m,) bool."""
+    for k in range(len(rows)):
+        before = np.uint8(_SLASH)
+        for position in range(offsets[rows[k]], offsets[rows[k] + 1]):
+            if blob[position] == _DOT and before == _SLASH:
+                out[k] = True
+                break
+            before = blob[position]
+
+
+@jit
+def count_last_bytes(blob, starts, ends):
+    """How many bytes the last segments of these paths have together. starts, ends: (m,) int64."""
+    total = np.int64(0)
+    for k in range(len(starts)):
+        total += ends[k] - starts[k] - base_of(blob[starts[k] : ends[k]])
+    return total
 
 
 @jit
