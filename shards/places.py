@@ -15,16 +15,12 @@ _FEED = PAGE_BREAK[-1:]
 _HEADER_BYTES = 1024  # a sheet's name has 31 characters
 
 
-def place_at(kind: str, text: bytes | memoryview, at: int) -> str:
-    """The place of byte `at` of a rendition: "page 3", "slide 4", "Sheet2!B7", "chapter 2", "cell 5"; "" for files that have no places.
-
-    kind: of the document (`Documents.kind_names`). Word-processor files that know no page breaks are one piece, and have none.
-    """
-    return next((place for _, place in places_in(kind, text, at, at)), "")
-
-
 def places_in(kind: str, text: bytes | memoryview, start: int, end: int) -> tuple[tuple[int, str], ...]:
-    """The places that the piece [start, end) of a rendition goes through, with the offset in the piece where each begins."""
+    """The places that the piece [start, end) of a rendition goes through, with the offset in the piece where each begins.
+
+    A place: "page 3", "slide 4", "Sheet2!B7", "chapter 2", "cell 5"; none in files that have no places. kind: of the document
+    (`Documents.kind_names`). Word-processor files that know no page breaks are one piece, and have none.
+    """
     family = kind.partition(":")[0]
     if family == _SHEETS:
         return tuple(_cells(bytes(text), start, end))

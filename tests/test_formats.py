@@ -7,6 +7,7 @@ from pathlib import Path
 
 import format_files
 import pytest
+from test_places import place_at
 from tiny_clip import pdf
 
 from jobs.bench_formats import mutilated
@@ -15,7 +16,6 @@ from shards.errors import BadSpec
 from shards.formats.process import Extracted, Extractors, Limits
 from shards.formats.registry import ALL, FORMATS, NONE, format_named, format_of, parse_formats
 from shards.identity import content_hash
-from shards.places import place_at
 from shards.renditions import Skipped
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "documents"

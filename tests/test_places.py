@@ -3,10 +3,15 @@
 import pytest
 
 from shards.excerpts import excerpt
-from shards.places import cell_name, place_at, places_in
+from shards.places import cell_name, places_in
 
 PAGES = b"one\n\x0c\n\x0cthree"
 SHEETS = b"Ships!A1:B2\nName\tTons\nAda\t311\n\x0cFar & Co!AA10:AC12\nx\ty\tz\n\n\t\tend"
+
+
+def place_at(kind: str, text: bytes | memoryview, at: int) -> str:
+    """The place of one byte; "" where there is none."""
+    return next((place for _, place in places_in(kind, text, at, at)), "")
 
 
 @pytest.mark.parametrize(
