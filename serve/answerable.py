@@ -34,8 +34,6 @@ def feature_names(spaces: Sequence[str]) -> list[str]:
     return names
 
 
-
-
 def features(fused: Weighed, facts: Sequence[SpaceFacts], spaces: Sequence[str], text: str, words: WordFacts) -> Array:
     """(f,) float64. spaces: similarity spaces, sorted; one that had nothing to ask found nothing. text: the query, `words`: of it."""
     column = {space.name: j for j, space in enumerate(facts)}

@@ -7,7 +7,7 @@ scanned by a few threads.
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,11 +19,12 @@ from serve.evidence import SpaceFacts, weigh
 from shards.answerability import MIN_EXAMPLES, Answerability
 from shards.background import strangers
 from shards.cloze import cloze_probes, masked_documents
+from shards.corpus_nulls import CorpusNulls, Selection
 from shards.documents import Documents
 from shards.errors import StoreError
 from shards.generation import Generation
 from shards.layers.contract import Asking, Reader, Request
-from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, known_item_gate, median_sd
+from shards.nulls import FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, known_item_gate, median_sd
 from shards.plan import Everything, Glob, Or, Plan, Predicate, SpaceQuery
 from shards.probes import (
     N_OFFERED,
@@ -40,7 +41,7 @@ from shards.probes import (
 from shards.segment import pack_entries
 from shards.shard import Shard, Space, search
 from shards.types import Array, Budget, Candidates, Moments
-from shards.weights import fit_weights
+from shards.weights import Choices, selections
 from shards.word_order import MAX_BYTES, WordOrder
 
 logger = logging.getLogger(__name__)
@@ -124,20 +125,26 @@ class Calibrator:
         n_docs = generation.root.n_docs
         version = generation.root.null_version + 1
         nulls = CorpusNulls(version, spaces, None, n_docs)
-        weights, cloze = self._weights(generation, shards, nulls, documents)
-        for name, null in spaces.items():
-            if name not in weights and generation.spaces[name].layer.origin == "derived":
-                weights[name] = UNTRIED * null.gate
-        nulls = replace(nulls, weights=weights, cloze=cloze)
+        cloze = self._cloze(generation, shards, nulls, documents)
+        derived = [name for name in spaces if generation.spaces[name].layer.origin == "derived"]
+        untried = {name: UNTRIED * spaces[name].gate for name in derived if name not in cloze.spaces}
+        asked = [name for name, s in generation.spaces.items() if s.layer.null == "moments" and s.layer.asked_in_words]
+        nulls = replace(
+            nulls,
+            weights=cloze.weights(cloze.spaces) | untried,
+            cloze=cloze.found() if cloze.weights(cloze.spaces) else {},
+            selections={
+                some: Selection(cloze.weights(some) | {name: w for name, w in untried.items() if name in some}, None)
+                for some in selections(asked)
+            },
+        )
         return self._learn(generation, shards, nulls, documents, probes, offered, counted)
 
     def _prepare(self, generation: Generation, space: Space, text: str) -> SpaceQuery | None:
         query = space.layer.prepare(Request(text), generation.statistics(space.name))
         return None if query is None else replace(query, space=space.name)
 
-    def _space(
-        self, generation: Generation, shards: list[Shard], space: Space, probes: tuple[Probe, ...]
-    ) -> SpaceNull | None:
+    def _space(self, generation: Generation, shards: list[Shard], space: Space, probes: tuple[Probe, ...]) -> SpaceNull | None:
         readers = list(_readers(shards, space))
         if not space.layer.asked_in_words or (space.layer.media and len(probes) < MIN_PROBES):
             # Nobody can put sentences to such a space, or there are none; but what documents themselves would ask is known.
@@ -204,23 +211,15 @@ class Calibrator:
             asked.append((SpaceQuery(space.name, "what is like a document", reader.question_of(row)), Probe(hashes[i].tobytes(), "")))
         return asked
 
-    def _weights(
-        self,
-        generation: Generation,
-        shards: list[Shard],
-        nulls: CorpusNulls,
-        documents: list[tuple[bytes, bytes]],
-    ) -> tuple[dict[str, float], dict[str, float]]:
-        """What each similarity space counts, and its mean reciprocal rank, from cloze probes: each source without its sentence, or with
-        an echo of it, competes with what a search finds for the sentence elsewhere."""
+    def _cloze(self, generation: Generation, shards: list[Shard], nulls: CorpusNulls, documents: list[tuple[bytes, bytes]]) -> Choices:
+        """What cloze probes find in the similarity spaces that read: each source without its sentence, or with an echo of it, competes with
+        what a search finds for the sentence elsewhere."""
         spaces = [s for _, s in sorted(generation.spaces.items()) if s.name in nulls.spaces and _reads(s)]
         if len(spaces) < 2:
-            return {}, {}
+            return Choices((), [])
         kept, masked = masked_documents(cloze_probes(documents, N_CLOZE), dict(documents), echoes=True)
-        if not kept:
-            return {}, {}
         row = {masked.hashes[i].tobytes(): i for i in range(len(masked))}
-        readers = {space.name: _masked_reader(space, masked, shards) for space in spaces}
+        readers = {space.name: _masked_reader(space, masked, shards) for space in spaces} if kept else {}
 
         def choose(probe: Probe) -> tuple[Array, Array]:
             """Surprises of what is left of the probe's source, and of the other documents that are found."""
@@ -236,19 +235,12 @@ class Calibrator:
             return right, rest
 
         names = [space.name for space in spaces]
-        choices, reciprocal = [], np.zeros(len(spaces))
+        choices = []
         with ThreadPoolExecutor(self.threads) as pool:
-            for i, (right, rest) in enumerate(_map(pool, generation)(choose, kept)):
-                choices.append((right, rest))
-                reciprocal += 1.0 / (1.0 + (rest > right).sum(axis=0) + (rest == right).sum(axis=0) / 2)
+            for i, choice in enumerate(_map(pool, generation)(choose, kept)):
+                choices.append(choice)
                 self.report("weights of spaces", i + 1, len(kept), "queries")
-        weights = fit_weights(choices)
-        if weights is None:
-            return {}, {}
-        return (
-            dict(zip(names, weights.tolist(), strict=True)),
-            dict(zip(names, np.round(reciprocal / len(kept), 6).tolist(), strict=True)),
-        )
+        return Choices(tuple(names), choices)
 
     def _learn(
         self,
@@ -281,14 +273,17 @@ class Calibrator:
         row = {masked.hashes[i].tobytes(): i for i in range(len(masked))}
         readers = {space.name: _masked_reader(space, masked, shards) for space in whole} if words is not None else {}
         names = [space.name for space in whole]
+        among = [nulls.weights_among(some) for some in nulls.selections]
+        among = [{name: w / (max(chosen.values()) or 1.0) for name, w in chosen.items()} for chosen in among]
 
-        def look(example: _Example) -> tuple[float, float, Array | None]:
-            """The best evidence, that of the source alone, and the features of a query; without features where they are not wanted or
-            nothing is asked."""
+        def look(example: _Example) -> _Seen:
+            """What one query finds, its source seen without its words where it has one."""
             spaces = similar if example.kind == "shuffled" else whole
             queries, found = self._search(generation, shards, spaces, example.text)
             if found is None:
-                return 0.0, 0.0, None
+                return _Seen()
+            silent = [space.name for space in spaces if space.name not in {query.space for query in queries}]
+            facts = [_fact(generation, query) for query in queries]
             if example.source is not None:
                 # What the source says without the sentence stands in for it. No layer scores a unit 0 that matches.
                 mine = (found.hashes == np.frombuffer(example.source, np.uint8)).all(axis=1)
@@ -298,32 +293,40 @@ class Calibrator:
                     best = hidden[rows == row[example.source]].max(initial=-np.inf)
                     scores[mine, j] = best if best != 0.0 else -np.inf
                 found = replace(found, scores=scores)
-            facts = [_fact(generation, query) for query in queries]
-            fused = weigh(found, facts, nulls)
-            best, of_sources = float(fused.fused.max(initial=0.0)), float(fused.of_sources.max(initial=0.0))
+            fused = weigh(found, facts, nulls, silent)
+            seen = _Seen(float(fused.fused.max(initial=0.0)), float(fused.of_sources.max(initial=0.0)))
+            if example.kind == "shuffled":
+                counted = np.array([[chosen.get(query.space, 0.0) for query in queries] for chosen in among])
+                seen = replace(seen, of_selections=(fused.surprises @ counted.T).max(axis=0, initial=0.0))
             if words is None or (example.kind == "shuffled" and count_words(example.text) < MIN_SENSE):
-                return best, of_sources, None
-            return best, of_sources, features(fused, facts, names, example.text, words.look(example.text, own=example.source is not None))
+                return seen
+            looked = words.look(example.text, own=example.source is not None)
+            return replace(seen, features=features(fused, facts, names, example.text, looked))
 
-        seen: dict[str, list[tuple[float, float, Array | None]]] = {}
+        seen: dict[str, list[_Seen]] = {}
         with ThreadPoolExecutor(self.threads) as pool:
             for i, (example, result) in enumerate(zip(asked, _map(pool, generation)(look, asked), strict=True)):
                 seen.setdefault(example.kind, []).append(result)
                 self.report("what is answered here", i + 1, len(asked), "queries")
         n_words = [count_words(text) for text in shuffled]
 
-        def null_of(part: int, of: list[Space]) -> FusedNull | None:
-            best = [result[part] for result in seen.get("shuffled", [])]
-            return FusedNull.fit(best, n_words, generation.root.n_docs, [space.name for space in of])
+        def null_of(best: list[float], of: Iterable[str]) -> FusedNull | None:
+            return FusedNull.fit(best, n_words, generation.root.n_docs, of)
 
-        sources = [space for space in similar if space.layer.origin == "source"]
-        of_sources = null_of(1, sources) if 0 < len(sources) < len(similar) else None
+        sources = [space.name for space in similar if space.layer.origin == "source"]
+        shuffled_seen = seen.get("shuffled", [])
+        of_sources = null_of([s.of_sources for s in shuffled_seen], sources) if 0 < len(sources) < len(similar) else None
         learnt = None
         if words is not None:
-            examples = {kind: np.array([x for *_, x in results if x is not None]) for kind, results in seen.items()}
+            examples = {kind: np.array([s.features for s in results if s.features is not None]) for kind, results in seen.items()}
             kinds = {"order": examples["shuffled"], "topic": examples["topic"]}
             learnt = Answerability.fit(feature_names(names), names, examples[""], kinds, words, UNUSED)
-        return replace(nulls, fused=null_of(0, similar), answerability=learnt, fused_of_sources=of_sources)
+        fused = null_of([s.best for s in shuffled_seen], [space.name for space in similar])
+        chosen = {}
+        for i, (some, selection) in enumerate(nulls.selections.items()):
+            best = [0.0 if s.of_selections is None else float(s.of_selections[i]) for s in shuffled_seen]
+            chosen[some] = replace(selection, fused=null_of(best, some))
+        return replace(nulls, fused=fused, answerability=learnt, fused_of_sources=of_sources, selections=chosen)
 
     def _search(
         self, generation: Generation, shards: list[Shard], spaces: list[Space], text: str
@@ -343,6 +346,17 @@ class _Example:
     kind: str
     text: str
     source: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What one example found. best, of_sources: the best evidence, and that of the source alone; of_selections: of a shuffled one, the best
+    that each of `CorpusNulls.selections` gives. features: where they are wanted and something was asked."""
+
+    best: float = 0.0
+    of_sources: float = 0.0
+    of_selections: Array | None = None
+    features: Array | None = None
 
 
 def _reads(space: Space) -> bool:

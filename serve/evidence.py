@@ -11,7 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from shards.nulls import CorpusNulls, FusedNull, log_signal_evalue, normal_surprise, soft_cap, standardise
+from shards.corpus_nulls import CorpusNulls
+from shards.nulls import FusedNull, log_signal_evalue, normal_surprise, soft_cap, standardise
 from shards.segment import hash_order
 from shards.types import Array, Candidates, Moments
 
@@ -109,14 +110,25 @@ def log_combined_p(fused: Array, total_weight: float, n_spaces: int) -> Array:
     return np.minimum((1.0 if n_spaces > 1 else 0.0) - fused / total_weight, 0.0)
 
 
-def _trust(spaces: Sequence[SpaceFacts], similar: Array, nulls: CorpusNulls | None, silent: Collection[str]) -> Array:
-    """What each space counts before the query is looked at: exact spaces fully, similarity spaces as the corpus taught, the best of
-    those taking part fully. Where none of them is worth anything, none is better than another."""
+def _taking_part(
+    spaces: Sequence[SpaceFacts], moments: Sequence[Moments | None], nulls: CorpusNulls | None, silent: Collection[str]
+) -> list[str]:
+    """The similarity spaces whose silence about a document says something: those that looked, and those that had nothing to ask although
+    they are asked in words. One that failed on every shard says nothing."""
+    looked = {space.name for space, seen in zip(spaces, moments, strict=True) if space.null == "moments" and seen is not None}
+    worded = set() if nulls is None else set(nulls.fused.spaces if nulls.fused is not None else nulls.spaces)
+    return sorted(looked | (worded & set(silent)))
+
+
+def _trust(spaces: Sequence[SpaceFacts], similar: Array, nulls: CorpusNulls | None, taking_part: Sequence[str]) -> Array:
+    """What each space counts before the query is looked at: exact spaces fully, similarity spaces as the corpus taught of those that take
+    part, the best of them fully. Where none of them is worth anything, none is better than another."""
     trust = np.ones(len(spaces))
-    if nulls is None or not similar.any():
+    if nulls is None or not similar.any() or not taking_part:
         return trust
-    learnt = np.array([nulls.weight(space.name) for space in spaces])
-    best = max(float(learnt[similar].max()), *(nulls.weight(name) for name in silent), 0.0)
+    among = nulls.weights_among(taking_part)
+    learnt = np.array([among.get(space.name, 0.0) for space in spaces])
+    best = max(among.values())
     if best > 0 and learnt[similar].any():
         trust[similar] = learnt[similar] / best
     return trust
@@ -126,7 +138,8 @@ def weigh(candidates: Candidates, spaces: Sequence[SpaceFacts], nulls: CorpusNul
     """Sums evidence over spaces: F = sum of weight x surprise, missing and unmatched counting 0.
 
     candidates: merged; spaces: in the plan's order; nulls: None for a corpus that has none yet; silent: similarity spaces that were
-    to be asked but had nothing to ask (`Layer.prepare` gave None): their evidence is 0.
+    to be asked but had nothing to ask (`Layer.prepare` gave None): their evidence is 0. A similarity space that is away, or failed on
+    every shard, is as one that was not asked: the others count as they do without it (`CorpusNulls.weights_among`).
     Spaces are summed in the order of their names, so that the plan's order does not change a bit.
     """
     n, s = candidates.scores.shape
@@ -156,7 +169,7 @@ def weigh(candidates: Candidates, spaces: Sequence[SpaceFacts], nulls: CorpusNul
             n_units = moments.n if moments else space.n_units
             certainty[j] = _self_certainty(surprises[candidates.generated[:, j], j], n_units)
     similar = np.array([space.null == "moments" for space in spaces], bool)
-    weights = np.maximum(_trust(spaces, similar, nulls, silent), certainty)
+    weights = np.maximum(_trust(spaces, similar, nulls, _taking_part(spaces, candidates.moments, nulls, silent)), certainty)
     derived = np.array([space.origin == "derived" for space in spaces], bool)
     fused, of_sources = np.zeros(n), np.zeros(n)
     for j in sorted(range(s), key=lambda j: spaces[j].name):
@@ -188,12 +201,12 @@ def fuse(
     log_signal = np.column_stack(
         [log_signal_evalue(surprises[:, j], space.n_units) for j, space in enumerate(spaces)] or [np.zeros((n, 0))]
     )
-    asked = {space.name for space in spaces if space.null == "moments"}
-    fitted = nulls.fused if nulls is not None else None
-    fits = fitted is not None and asked <= set(fitted.spaces) <= asked | set(silent)
+    taking_part = _taking_part(spaces, candidates.moments, nulls, silent)
+    fitted = nulls.fused_among(taking_part) if nulls is not None else None
+    of_sources_null = nulls.fused_of_sources if nulls is not None and fitted is nulls.fused else None
 
     def evalues(evidence: Array, null: FusedNull | None, counted: Array) -> Array:
-        if null is not None and fits:
+        if null is not None:
             return null.log_evalue(evidence, n_docs, n_words)
         # an exact space is silent on most queries: it takes part where it has a match
         similar = np.array([space.null == "moments" for space in spaces], bool)
@@ -202,7 +215,7 @@ def fuse(
 
     log_evalues = of_sources = evalues(fused, fitted, np.ones(s))
     if weighed.derived.any():
-        of_sources = evalues(weighed.of_sources, nulls.fused_of_sources if nulls is not None else None, ~weighed.derived)
+        of_sources = evalues(weighed.of_sources, of_sources_null, ~weighed.derived)
     rows, at = np.arange(n), np.maximum(best, 0)
     return Fused(
         *(getattr(weighed, name) for name in Weighed.__slots__),
@@ -211,7 +224,7 @@ def fuse(
         log_evalues=log_evalues,
         log_evalues_of_sources=of_sources,
         signal_log_evalues=np.where(np.isfinite(candidates.scores), log_signal, np.nan),
-        fused_null="gumbel" if fits else "bound",
+        fused_null="gumbel" if fitted is not None else "bound",
         best=best,
         starts=np.where(best >= 0, candidates.starts[rows, at], 0) if s else np.zeros(n, np.int64),
         ends=np.where(best >= 0, candidates.ends[rows, at], 0) if s else np.zeros(n, np.int64),

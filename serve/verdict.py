@@ -14,7 +14,8 @@ import numpy as np
 
 from serve.answerable import features
 from serve.evidence import Fused, SpaceFacts
-from shards.nulls import N_NEAR, CorpusNulls
+from shards.corpus_nulls import CorpusNulls
+from shards.nulls import N_NEAR
 from shards.probes import count_words
 from shards.word_order import WordFacts
 

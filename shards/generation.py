@@ -22,7 +22,7 @@ from shards.shard import Shard, Space
 
 if TYPE_CHECKING:
     from shards.cache import FileCache
-    from shards.nulls import CorpusNulls
+    from shards.corpus_nulls import CorpusNulls
     from shards.store import Store
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class Generation:
         """The null models this generation is judged by; None before the first fit."""
         if self.root.nulls is None:
             return None
-        from shards.nulls import CorpusNulls
+        from shards.corpus_nulls import CorpusNulls
 
         data = check(self.store.read(self.root.nulls.name), self.root.nulls, self.store)
         return CorpusNulls.from_bytes(data, f"File {self.root.nulls.name!r} in store {self.store.url}")

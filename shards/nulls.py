@@ -10,32 +10,26 @@ a corpus (segments, shards; `scan` of a layer's reader gives canonical scores):
 `fit_space` then makes the small table that turns z into surprise. Formulas: EVIDENCE.md section 9, steps 1, 2, 4 and 8.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.special import log_ndtr
 
-from shards import arrays as array_files
-from shards.answerability import Answerability
 from shards.probes import N_PROBES
 from shards.types import Array, Moments, merge_moments
-from shards.word_order import WordOrder
 
 MIN_UNITS = 30  # below, a table of z would be a table of accidents: surprise comes from the normal tail instead
 MIN_SD = 1e-6
 MIN_BETA = 0.05  # nats, of fused evidence
 TYPICAL_WORDS = 8  # how long a query is held to be that has no words
-NO_HOME = {"home_maxima": [], "home_words": []}  # format 1 had raw scores there
 _DIGITS = 6  # kept of what is learnt of fused evidence
 TAIL_P = 1e-3  # above this quantile the table gives way to an exponential
 MIN_TAIL = 30  # … or above so many observations, so that a small corpus has a mean excess too
 MIN_KNOWN_ITEMS = 8  # with fewer known items nothing was measured, and a space counts as good
 N_NEAR = 64  # probes of similar length that a query is compared with: enough to see a p of 1 / 65
-FORMAT = 2
 
 # Bins are even in asinh(z): even (1/64) around 0, logarithmic (1.6 %) far out, where a rare word stands 1,000 sd above the
 # mean. 0 is the middle of a bin, so that constant scores do not fall to either side by rounding.
@@ -288,9 +282,7 @@ def known_item_gate(known_item: float, n_docs: int) -> float:
     return min(max((known_item * best - 2.0) / min(3.0, best - 2.0), 0.0), 1.0)
 
 
-def fit_space(
-    scans: Sequence[ProbeScan], ranks: Sequence[ProbeRank], home: Sequence[tuple[int, float]] = ()
-) -> SpaceNull | None:
+def fit_space(scans: Sequence[ProbeScan], ranks: Sequence[ProbeRank], home: Sequence[tuple[int, float]] = ()) -> SpaceNull | None:
     """The null model of a space from the merged passes of its probes, one each, in the same order.
 
     home: (number of words, `home_maxima`) of the probes and of parts of them (`shards.probes.shorten`). None where the space
@@ -311,9 +303,7 @@ def fit_space(
     bins = np.arange(first, tail + 1)
     # of a run of empty bins both ends are kept: surprise is level between them
     bins = bins[(pooled.counts[bins] > 0) | (pooled.counts[np.maximum(bins - 1, 0)] > 0) | (bins == tail)]
-    known = [
-        1.0 / (1.0 + rank.above + rank.tied / 2) for scan, rank in zip(scans, ranks, strict=True) if not math.isnan(scan.own)
-    ]
+    known = [1.0 / (1.0 + rank.above + rank.tied / 2) for scan, rank in zip(scans, ranks, strict=True) if not math.isnan(scan.own)]
     known_item = math.fsum(known) / len(known) if len(known) >= MIN_KNOWN_ITEMS else math.nan
     return SpaceNull(
         n_units=n_units,
@@ -350,9 +340,7 @@ class FusedNull:
     max_words: int
 
     @classmethod
-    def fit(
-        cls, best: Sequence[float] | Array, n_words: Sequence[int] | Array, n_docs: int, spaces: Iterable[str]
-    ) -> "FusedNull | None":
+    def fit(cls, best: Sequence[float] | Array, n_words: Sequence[int] | Array, n_docs: int, spaces: Iterable[str]) -> "FusedNull | None":
         """From the best fused evidence of each senseless query and its length; None for fewer than 8.
 
         The mean by least squares, the spread from the logarithms of what that leaves, the mean again with weights, and the Gumbel by
@@ -391,80 +379,6 @@ class FusedNull:
         return np.minimum(log_e + grown, math.log(max(n_docs, 1)))
 
 
-@dataclass(frozen=True, slots=True)
-class CorpusNulls:
-    """The null models of a corpus, of one version; travels with a generation.
-
-    spaces: by name; a space without enough units is absent. fused: None where there were too few shuffled queries; fused_of_sources:
-    the same of what spaces of the source alone give, where there are derived ones, else None.
-    weights: what a similarity space's surprise counts (`shards.weights`), the largest 1; empty where nothing was learnt, and then
-    the spaces' known-item gates count. cloze: mean reciprocal rank of cloze probes in each space, for people. answerability: what
-    tells questions from nonsense, None where too few probes were asked.
-    """
-
-    version: int
-    spaces: Mapping[str, SpaceNull]
-    fused: FusedNull | None
-    n_docs: int
-    weights: Mapping[str, float] = field(default_factory=dict)
-    cloze: Mapping[str, float] = field(default_factory=dict)
-    answerability: Answerability | None = None
-    fused_of_sources: FusedNull | None = None
-
-    def weight(self, space: str) -> float:
-        """What a similarity space counts before the query is looked at."""
-        return self.weights.get(space, self.spaces[space].gate if space in self.spaces else 1.0)
-
-    def to_bytes(self) -> bytes:
-        """One array file: what is counted of words as arrays, the rest as JSON in its metadata."""
-        fused = None if self.fused is None else asdict(self.fused)
-        of_sources = {} if self.fused_of_sources is None else {"fused_of_sources": asdict(self.fused_of_sources)}
-        spaces = {name: self.spaces[name].to_json() for name in sorted(self.spaces)}
-        learnt = self.answerability
-        value = {
-            "format": FORMAT,
-            "version": self.version,
-            "n_docs": self.n_docs,
-            "fused": fused,
-            "spaces": spaces,
-            "weights": dict(sorted(self.weights.items())),
-            "cloze": dict(sorted(self.cloze.items())),
-            "answerability": None if learnt is None else learnt.to_json(),
-            **of_sources,
-        }
-        words = learnt.words.to_arrays() if learnt is not None and learnt.words is not None else {}
-        return array_files.dump(words, {"nulls": json.dumps(value, sort_keys=True, allow_nan=False)})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, what: str = "null models") -> "CorpusNulls":
-        """What `to_bytes` gave, to the bit; format 1, which was JSON alone, without what told nonsense.
-
-        what: names the file in errors. Raises Corrupt, and ValueError for a format that this build cannot read.
-        """
-        old = data.startswith(b"{")
-        words, metadata = ({}, {"nulls": data.decode()}) if old else array_files.parse(data, what)
-        value = json.loads(metadata["nulls"])
-        if value.get("format") not in ((1,) if old else (FORMAT,)):
-            raise ValueError(f"Null models have format {value.get('format')!r}; this build reads 1 and {FORMAT}. Refit them.")
-        fused, learnt = value["fused"], None if old else value["answerability"]
-        return cls(
-            value["version"],
-            {name: SpaceNull.from_json(space | NO_HOME if old else space) for name, space in value["spaces"].items()},
-            None if fused is None else _fused_null(fused),
-            value["n_docs"],
-            value.get("weights", {}),
-            value.get("cloze", {}),
-            None if learnt is None else Answerability.from_json(learnt, WordOrder.from_arrays(words) if words else None),
-            _fused_null(of_sources) if (of_sources := value.get("fused_of_sources")) else None,
-        )
-
-
 def _least_squares(design: Array, values: Array) -> Array:
     """Rounded, so that the last bits of a solver change nothing."""
     return np.round(np.linalg.lstsq(design, values, rcond=None)[0], _DIGITS)
-
-
-def _fused_null(value: Mapping[str, Any]) -> FusedNull:
-    """From JSON; in format 1 there were only mu and beta, the same for all lengths."""
-    lists = {"mean": (0.0,), "log_scale": (0.0,), "max_words": 1} | dict(value)
-    return FusedNull(**{name: tuple(item) if isinstance(item, list) else item for name, item in lists.items()})

@@ -5,7 +5,9 @@ weighted sum of surprises (conditional logit: McFadden 1974). A space that does 
 that say the same share one weight.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,33 @@ from shards.types import Array
 
 MIN_CHOICES = 16  # with fewer probes the weights stay equal
 PRIOR = 1.0  # precision of a Gaussian around equal weights: as much as a probe or two, against wild fits of few probes
+MOST_SPACES = 6  # of which every choice is fitted; of more, single ones, pairs, and all but one
 GRID = 1_000  # weights are rounded to 1/1,000: sums that differ in their last bits must not move E-values
+
+
+class _Differences(NamedTuple):
+    """Surprises of competitors less those of the right document. values: (t, s) float64, choice by choice; begins: (c,) int64, where each
+    choice begins; of: (t,) int64, the choice of each row."""
+
+    values: Array
+    begins: Array
+    of: Array
+
+    @classmethod
+    def among(cls, choices: Sequence[tuple[Array, Array]]) -> "_Differences | None":
+        parts = [others - right for right, others in choices if len(others)]
+        if not parts:
+            return None
+        sizes = np.array([len(part) for part in parts])
+        return cls(np.concatenate(parts), np.cumsum(sizes) - sizes, np.repeat(np.arange(len(parts)), sizes))
+
+
+def selections(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The choices among these spaces that a query may name, or that others' failures leave: none of them all, in a fixed order."""
+    ordered = sorted(names)
+    sizes = range(1, len(ordered)) if len(ordered) <= MOST_SPACES else sorted({1, 2, len(ordered) - 1})
+    for size in sizes:
+        yield from itertools.combinations(ordered, size)
 
 
 def fit_weights(choices: Sequence[tuple[Array, Array]]) -> Array | None:
@@ -21,12 +49,10 @@ def fit_weights(choices: Sequence[tuple[Array, Array]]) -> Array | None:
 
     choices: (surprises of the right document (s,), of its competitors (n, s)), float64 nats.
     """
-    if len(choices) < MIN_CHOICES:
+    differences = _Differences.among(choices) if len(choices) >= MIN_CHOICES else None
+    if differences is None:
         return None
-    n_spaces = len(choices[0][0])
-    differences = [others - right for right, others in choices if len(others)]
-    if not differences:
-        return None
+    n_spaces = differences.values.shape[1]
     free = np.ones(n_spaces, bool)
     weights = np.full(n_spaces, 0.3)
     for _ in range(n_spaces + 1):
@@ -44,7 +70,32 @@ def fit_weights(choices: Sequence[tuple[Array, Array]]) -> Array | None:
     return np.round(weights / largest * GRID) / GRID if largest > 0 else None
 
 
-def _maximise(differences: Sequence[Array], weights: Array, free: Array) -> Array:
+class Choices:
+    """What is to be chosen from, of which the right one is known, and what that teaches of any of the spaces.
+
+    spaces: that were tried. choices: as for `fit_weights`, a column for each of them.
+    """
+
+    def __init__(self, spaces: tuple[str, ...], choices: Sequence[tuple[Array, Array]]):
+        self.spaces, self._choices = spaces, choices
+        self._fitted: dict[tuple[str, ...], dict[str, float]] = {}
+
+    def weights(self, names: Sequence[str]) -> dict[str, float]:
+        """What each of these spaces counts beside the others of them, of those that were tried; empty where nothing was learnt."""
+        some = tuple(name for name in self.spaces if name in names)
+        if some not in self._fitted:
+            at = [self.spaces.index(name) for name in some]
+            fitted = fit_weights([(right[at], rest[:, at]) for right, rest in self._choices]) if some else None
+            self._fitted[some] = {} if fitted is None else dict(zip(some, fitted.tolist(), strict=True))
+        return self._fitted[some]
+
+    def found(self) -> dict[str, float]:
+        """The mean reciprocal rank of the right document in each space, ties at half."""
+        ranks = [1.0 + (rest > right).sum(axis=0) + (rest == right).sum(axis=0) / 2 for right, rest in self._choices]
+        return dict(zip(self.spaces, np.round((1.0 / np.array(ranks)).mean(axis=0), 6).tolist(), strict=True)) if ranks else {}
+
+
+def _maximise(differences: _Differences, weights: Array, free: Array) -> Array:
     """Newton's method on the penalised log likelihood over the free weights; the others stay 0. Converges in a few steps."""
     weights = np.where(free, weights, 0.0)
     value, gradient, hessian = _penalised(differences, weights, free)
@@ -66,22 +117,20 @@ def _maximise(differences: Sequence[Array], weights: Array, free: Array) -> Arra
     return weights
 
 
-def _penalised(differences: Sequence[Array], weights: Array, free: Array) -> tuple[float, Array, Array]:
+def _penalised(differences: _Differences, weights: Array, free: Array) -> tuple[float, Array, Array]:
     """Log likelihood less the prior, its gradient, and minus its Hessian."""
     n_free = int(free.sum())
     centre = np.where(free, weights - weights[free].mean(), 0.0)
     spread = np.where(np.outer(free, free), np.eye(len(weights)) - 1.0 / n_free, 0.0)
-    value = -PRIOR * float(centre @ centre)
-    gradient = -2 * PRIOR * centre
-    information = 2 * PRIOR * spread + 1e-9 * np.eye(len(weights))
-    for difference in differences:  # surprises of competitors less that of the right document: (n, s)
-        utility = difference @ weights
-        top = max(float(utility.max()), 0.0)
-        share = np.exp(utility - top)
-        total = float(share.sum()) + np.exp(-top)
-        share /= total
-        value -= top + np.log(total)
-        expected = share @ difference
-        gradient = gradient - expected
-        information = information + (difference * share[:, None]).T @ difference - np.outer(expected, expected)
+    values, begins, of = differences
+    utility = values @ weights
+    top = np.maximum(np.maximum.reduceat(utility, begins), 0.0)  # the right document's utility is 0
+    share = np.exp(utility - top[of])
+    total = np.add.reduceat(share, begins) + np.exp(-top)
+    share /= total[of]
+    weighted = share[:, None] * values
+    expected = np.add.reduceat(weighted, begins)
+    value = -PRIOR * float(centre @ centre) - float((top + np.log(total)).sum())
+    gradient = -2 * PRIOR * centre - expected.sum(axis=0)
+    information = 2 * PRIOR * spread + 1e-9 * np.eye(len(weights)) + values.T @ weighted - expected.T @ expected
     return value, gradient, information

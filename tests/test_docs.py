@@ -24,7 +24,8 @@ from shards.documents import Documents
 from shards.errors import BadSpec
 from shards.layers import REGISTRY, SpaceSpec, create
 from shards.layers.contract import Layer, Resources
-from shards.nulls import CorpusNulls, FusedNull, SpaceNull
+from shards.corpus_nulls import CorpusNulls
+from shards.nulls import FusedNull, SpaceNull
 from shards.segment import _document_arrays, _entry_arrays, pack_entries
 from shards.types import Entry
 

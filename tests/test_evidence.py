@@ -9,7 +9,8 @@ from scipy.stats import norm
 
 from serve.evidence import CERTAINTY, SpaceFacts, fuse, log_combined_p
 from shards.candidates import merge
-from shards.nulls import CorpusNulls, FusedNull, ProbeRank, ProbeScan, fit_space, median_sd
+from shards.corpus_nulls import CorpusNulls
+from shards.nulls import FusedNull, ProbeRank, ProbeScan, fit_space, median_sd
 from shards.types import Candidates, Moments
 
 N_DOCS = 400

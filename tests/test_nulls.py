@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import gumbel_r, kstest, norm
 
+from shards.corpus_nulls import CorpusNulls
 from shards.errors import Corrupt
 from shards.nulls import (
     MIN_KNOWN_ITEMS,
-    CorpusNulls,
     FusedNull,
     ProbeRank,
     ProbeScan,

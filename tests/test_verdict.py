@@ -11,7 +11,8 @@ from serve.answerable import feature_names
 from serve.evidence import SpaceFacts, fuse
 from serve.verdict import conformal_ps, judge
 from shards.answerability import Answerability
-from shards.nulls import CorpusNulls, FusedNull
+from shards.corpus_nulls import CorpusNulls
+from shards.nulls import FusedNull
 from shards.types import Moments
 
 SPACES = similar("bm25", "dense")
