@@ -296,7 +296,7 @@ class Calibrator:
             fused = weigh(found, facts, nulls, silent)
             seen = _Seen(float(fused.fused.max(initial=0.0)), float(fused.of_sources.max(initial=0.0)))
             if example.kind == "shuffled":
-                counted = np.array([[chosen.get(query.space, 0.0) for query in queries] for chosen in among])
+                counted = np.array([[chosen.get(query.space, 0.0) for query in queries] for chosen in among]).reshape(-1, len(queries))
                 seen = replace(seen, of_selections=(fused.surprises @ counted.T).max(axis=0, initial=0.0))
             if words is None or (example.kind == "shuffled" and count_words(example.text) < MIN_SENSE):
                 return seen

@@ -10,7 +10,8 @@ from shards.answerability import Answerability
 from shards.nulls import FusedNull, SpaceNull
 from shards.word_order import WordOrder
 
-FORMAT = 2
+# 1: JSON alone, without what tells nonsense. 2: an array file. 3: with `selections`.
+FORMAT = 3
 NO_HOME = {"home_maxima": [], "home_words": []}  # format 1 had raw scores there
 
 
@@ -87,7 +88,7 @@ class CorpusNulls:
             "cloze": dict(sorted(self.cloze.items())),
             "answerability": None if learnt is None else learnt.to_json(),
             **of_sources,
-            **({"selections": selections} if selections else {}),
+            "selections": selections,
         }
         words = learnt.words.to_arrays() if learnt is not None and learnt.words is not None else {}
         return array_files.dump(words, {"nulls": json.dumps(value, sort_keys=True, allow_nan=False)})
@@ -101,8 +102,8 @@ class CorpusNulls:
         old = data.startswith(b"{")
         words, metadata = ({}, {"nulls": data.decode()}) if old else array_files.parse(data, what)
         value = json.loads(metadata["nulls"])
-        if value.get("format") not in ((1,) if old else (FORMAT,)):
-            raise ValueError(f"Null models have format {value.get('format')!r}; this build reads 1 and {FORMAT}. Refit them.")
+        if value.get("format") not in ((1,) if old else (2, FORMAT)):
+            raise ValueError(f"Null models have format {value.get('format')!r}; this build reads 1 to {FORMAT}. Refit them.")
         fused, learnt = value["fused"], None if old else value["answerability"]
         return cls(
             value["version"],
