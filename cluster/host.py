@@ -19,6 +19,7 @@ from typing import Any
 
 from shards.cache import FileCache
 from shards.candidates import leaders, merge, nothing
+from shards.deepening import deepen
 from shards.endpoint_settings import EndpointSettings
 from shards.errors import NotFound, SondageError, StoreError
 from shards.generation import Generation
@@ -236,9 +237,10 @@ class Host:
             except (SondageError, OSError) as error:
                 logger.warning("corpus=%s shard=%d event=open_failed reason=%s", request.corpus, number, error)
                 failed.append(unsearched(plan, [number], "failed", str(error)))
-        found = search(opened, plan, budget) if opened else nothing(len(plan.queries))
+        answer = search if plan.deeper is None else deepen
+        found = answer(opened, plan, budget) if opened else nothing(len(plan.queries))
         if failed:
-            found = merge([found, *failed], plan.n_candidates)
+            found = merge([found, *failed], plan.n_candidates, plan.given)
         details: dict[bytes, Detail] = {}
         for row in leaders(found, plan.n_details):
             document = found.hashes[row].tobytes()

@@ -76,7 +76,7 @@ class RaySearcher:
     # --- asking ------------------------------------------------------------------------------------------------------------
 
     async def search(self, corpus: str, generation: int, n_shards: int, plan: Plan) -> list[Candidates]:
-        self._remember(corpus, generation, n_shards, plan)
+        self._remember(corpus, generation, n_shards, plan if plan.deeper is None else None)
         routes = self.routes(corpus, n_shards)
         self._refuse_if_full(routes, "search")
         requests = []

@@ -3,6 +3,7 @@
 index    build, no-change run, one edited file, on a copy of the Python standard library, in this process with compiled code
          warm; beside reading and hashing the same files
 query    BM25 with exact null moments beside tantivy and bm25s (made by infra/peers): queries, latency, builds
+bm25s    how well bm25 ranks beside bm25s over the same terms, on every --dataset: nDCG@10, differences with p, what ties could do
 http     searches over HTTP at 1, 8 and 64 clients, and where their time goes, of one process, through Ray Serve's proxy and at
          the coordinator's own listener on Ray; beside a request without work on the same path and a bare uvicorn
 upsert   one edited file of many: seconds until the job is done and until it is found, bytes read and written; beside walking the folder
@@ -10,9 +11,11 @@ push     documents over HTTP: until durable, until found, how many a second, sea
 paths    a change among a million paths, listing aside: seconds and memory; beside reading and parsing the tree
 filter   filters on metadata, facts and paths over many entries: milliseconds and blocks compared; beside plain Arrow over whole columns
 verdict  how often nonsense is told from the library's own docstrings (--foreign DIR: questions of another collection, too)
+fusion   bringing 8 spaces of 16 shards together: milliseconds of each step beside reciprocal ranks in a dict; bytes of null models
+joint    what lists of 100 documents a space miss of the ranking of all documents, on every --dataset: recall, nDCG@10, milliseconds
 spaces   each similarity space alone on real text: times, recall, moments and bytes, beside faiss or brute force
 structure  layers that match, on a tree of 300 MB beside rg, fd, ugrep and ast-grep: milliseconds, ratios, bytes, what HTTP adds
-formats  files of formats in --folder: files and bytes a second of each, and what becomes of --mutants mutilated ones of each
+formats  files of formats in --folder: files and bytes a second of each, what becomes of --mutants mutilated ones, and --probes
 context  dense passages read alone and in their documents (late chunking), on --dataset: nDCG@10 and seconds of encoding
 late-recall  late interaction beside dense on --dataset: nDCG@10, and the recall of its own candidates
 histories  random histories of changes, crashes, kills, failures and jobs at once, each checked against an index from scratch
@@ -31,12 +34,15 @@ from typing import Any
 if not __package__:
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
+from jobs.bench_bm25s import bench_bm25s
 from jobs.bench_context import bench_context
 from jobs.bench_filter import bench_filter
 from jobs.bench_formats import bench_formats
+from jobs.bench_fusion import bench_fusion
 from jobs.bench_http import SERVERS, bench_http
 from jobs.bench_imports import bench_imports
 from jobs.bench_index import bench_index
+from jobs.bench_joint import bench_joint
 from jobs.bench_late_recall import bench_late_recall
 from jobs.bench_paths import bench_paths
 from jobs.bench_push import bench_push
@@ -52,12 +58,15 @@ from shards.errors import SondageError
 BENCHES: dict[str, Callable[[Progress, argparse.Namespace], dict[str, Any]]] = {
     "index": bench_index,
     "query": bench_query,
+    "bm25s": bench_bm25s,
     "http": bench_http,
     "upsert": bench_upsert,
     "push": bench_push,
     "paths": bench_paths,
     "filter": bench_filter,
     "verdict": bench_verdict,
+    "fusion": bench_fusion,
+    "joint": bench_joint,
     "spaces": bench_spaces,
     "structure": bench_structure,
     "formats": bench_formats,
@@ -102,8 +111,9 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="bench.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("what", choices=[*BENCHES, "all"])
     p.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
-    p.add_argument("--seed", type=int, default=0, help="histories: of the first; each history is a function of its seed")
+    p.add_argument("--seed", type=int, default=0, help="histories: of the first; each history is a function of its seed. bm25s: of p")
     p.add_argument("--n", type=int, default=2_000, help="histories: how many in memory, and a hundredth as many with kills")
+    p.add_argument("--store", help="fusion: whose null models are weighed, too. joint: that has the collections")
     p.add_argument("--rounds", type=int, help="how often each figure is taken (its median counts)")
     p.add_argument("--passages", type=whole_numbers, default=[100_000], metavar="N,…", help="query: sizes of the corpus")
     p.add_argument("--files", type=whole_numbers, default=[100_000], metavar="N,…", help="upsert, push (the largest): sizes of the corpus")
@@ -117,11 +127,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--spaces", type=sized, default=sized(",".join(SPACES)), metavar="NAME[=N],…", help=f"spaces: of {', '.join(SPACES)}")
     p.add_argument("--parts", type=parts, default=list(PARTS), metavar="NAME,…", help=f"structure: of {', '.join(PARTS)} (default: all)")
     p.add_argument("--tree", type=Path, metavar="DIR", help="structure: this folder rather than one made of installed text")
+    p.add_argument("--scope", metavar="GLOB", help="structure: files that its syntax is read of (default: some of the standard library)")
     p.add_argument("--megabytes", type=int, default=300, help="structure: size of the tree that is made, once, and kept")
-    p.add_argument("--dataset", type=Path, metavar="DIR", help="context, late-recall: a judged collection in BEIR layout")
+    p.add_argument("--dataset", action="extend", nargs="+", default=[], type=Path, metavar="DIR",
+                   help="bm25s, joint: judged collections in BEIR layout; context, late-recall: one")  # fmt: skip
     p.add_argument("--documents", type=int, default=600, help="context, late-recall: of the collection, judged ones first")
     p.add_argument("--unit-bytes", type=whole_numbers, default=[250, 500], metavar="N,…", help="context: sizes of passages")
     p.add_argument("--folder", type=Path, metavar="DIR", help="formats: a folder with files of formats")
+    p.add_argument("--probes", type=Path, metavar="FILE", help="formats: lines of a file in --folder, a tab and a string that is in it")
     p.add_argument("--mutants", type=int, default=0, help="formats: mutilated files of each format to be survived, from --seed on")
     p.add_argument("--url", help="http: ask this server, which has a corpus, rather than one that is started for it")
     p.add_argument("--corpus", default="stdlib", help="http, with --url: the corpus to ask")
@@ -131,7 +144,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command. Returns the exit code: 0 done, 2 error."""
     args = parser().parse_args(argv)
-    lacking = {name for name, asked in (("context", args.dataset), ("late-recall", args.dataset), ("formats", args.folder)) if not asked}
+    needs = {"bm25s": args.dataset, "joint": args.dataset, "context": args.dataset, "late-recall": args.dataset, "formats": args.folder}
+    lacking = {name for name, given in needs.items() if not given}
     names = [name for name in BENCHES if name not in lacking] if args.what == "all" else [args.what]
     before = machine()
     try:

@@ -42,11 +42,12 @@ def bench_context(progress: Progress, options: Namespace) -> dict[str, Any]:
 
 def some_of_collection(options: Namespace) -> tuple[Documents, list[str], datasets.Judged]:
     """Documents of `--dataset`, `--documents` at most, judged ones first; their names; queries and judgements. Raises BadSpec without."""
-    if options.dataset is None:
-        raise BadSpec("Give --dataset DIR, a judged collection in BEIR layout.")
-    judged = datasets.read_beir(options.dataset)
+    if len(options.dataset) != 1:
+        raise BadSpec("Give --dataset DIR, one judged collection in BEIR layout.")
+    (folder,) = options.dataset
+    judged = datasets.read_beir(folder)
     wanted = {document for grades in judged.qrels.values() for document, grade in grades.items() if grade > 0}
-    records = list(datasets.read_documents(datasets.find(options.dataset, "corpus.jsonl")))
+    records = list(datasets.read_documents(datasets.find(folder, "corpus.jsonl")))
     records.sort(key=lambda record: datasets.as_word(str(record["_id"])) not in wanted)
     texts = {}
     for record in records[: options.documents]:

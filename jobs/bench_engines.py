@@ -66,24 +66,8 @@ class Sondage:
         return len(self.arrays["posting_units"])
 
     def write_terms(self, path: Path) -> None:
-        """Every passage as the numbers of its terms, a JSON string a line; without those of its title as such, a field of ours."""
-        import numpy as np
-
-        from shards.bm25_statistics import WordList
-        from shards.postings import TITLE
-
-        terms = np.repeat(np.arange(len(self.arrays["term_hashes"])), np.diff(self.arrays["term_offsets"]))
-        words = WordList(self.arrays["word_blob"], self.arrays["word_offsets"])
-        of_titles = self.arrays["word_terms"][[words[i].startswith(TITLE.encode()) for i in range(len(words))]]
-        in_text = ~np.isin(terms, of_titles)
-        terms, units, tfs = terms[in_text], self.arrays["posting_units"][in_text], self.arrays["posting_tfs"][in_text]
-        by_unit = np.argsort(np.repeat(units, tfs), kind="stable")
-        numbers = np.repeat(terms, tfs)[by_unit].astype("U")
-        row_of_unit = self.arrays["unit_rows"]
-        ends = np.searchsorted(row_of_unit[np.repeat(units, tfs)[by_unit]], np.arange(len(self.reader._live)), "right")
-        with path.open("w") as out:
-            for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False):
-                out.write(json.dumps(" ".join(numbers[start:end].tolist())) + "\n")
+        """Every passage as the numbers of its terms, a JSON string a line."""
+        path.write_text("".join(json.dumps(text) + "\n" for text in as_numbers(self.arrays, len(self.reader._live))))
 
     def as_terms(self, text: str) -> str:
         """A question as the numbers of its terms."""
@@ -91,6 +75,25 @@ class Sondage:
 
         asked = self.parse(text)
         return "" if asked is None else " ".join(map(str, np.searchsorted(self.arrays["term_hashes"], asked.payload.terms)))
+
+
+def as_numbers(arrays: Any, n_rows: int) -> list[str]:
+    """Each row of a segment of ours as the numbers of its terms, as often as they count; without those of titles as such, a field of
+    ours. arrays: of the layer bm25, `shards.postings`."""
+    import numpy as np
+
+    from shards.bm25_statistics import WordList
+    from shards.postings import TITLE
+
+    terms = np.repeat(np.arange(len(arrays["term_hashes"])), np.diff(arrays["term_offsets"]))
+    words = WordList(arrays["word_blob"], arrays["word_offsets"])
+    of_titles = arrays["word_terms"][[words[i].startswith(TITLE.encode()) for i in range(len(words))]]
+    in_text = ~np.isin(terms, of_titles)
+    terms, units, tfs = terms[in_text], arrays["posting_units"][in_text], arrays["posting_tfs"][in_text]
+    by_unit = np.argsort(np.repeat(units, tfs), kind="stable")
+    numbers = np.repeat(terms, tfs)[by_unit].astype("U")
+    ends = np.searchsorted(arrays["unit_rows"][np.repeat(units, tfs)[by_unit]], np.arange(n_rows), "right").tolist()
+    return [" ".join(numbers[start:end].tolist()) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 class Tantivy:
@@ -157,6 +160,16 @@ class BM25S:
     def n_postings(self) -> int | None:
         return len(self.index.scores["data"])
 
+    def ranked(self, text: str, k: int) -> tuple[list[int], list[float]]:
+        """The k best and all that score as the last of them: passages and scores, unordered. text: terms, of which unknown ones count
+        nothing."""
+        if not text:
+            return [], []  # get_scores takes no empty question
+        scores = self.index.get_scores(text.split())
+        least = sorted(scores.tolist(), reverse=True)[: min(k, len(scores))][-1]
+        found = ((scores >= least) & (scores > 0)).nonzero()[0]
+        return found.tolist(), scores[found].tolist()
+
 
 ENGINES = {"sondage": Sondage, "tantivy": Tantivy, "tantivy, counting": lambda: Tantivy(count=True), "bm25s": BM25S}
 
@@ -166,6 +179,7 @@ def serve(name: str) -> None:
 
     load {path}: passages, a JSON string a line. build {analysed}: {seconds, cpu_s, n_postings}, of a fresh index.
     terms {path, queries}: {queries}, and the passages in a file, as numbers; only ours.
+    ranked {queries, k}: {ranked: (ids, scores) of each query's `BM25S.ranked`}; only bm25s, built from terms.
     query {queries, k}: {parse_s, search_s: one for each, cpu_s: of all searches together, ids}. Times are of this process alone.
     """
     engine: Any = ENGINES[name]()
@@ -183,6 +197,8 @@ def serve(name: str) -> None:
         elif asked["do"] == "terms":
             engine.write_terms(Path(asked["path"]))
             answer = {"queries": [engine.as_terms(text) for text in asked["queries"]]}
+        elif asked["do"] == "ranked":
+            answer = {"ranked": [engine.ranked(text, asked["k"]) for text in asked["queries"]]}
         else:
             answer = _query(engine, asked["queries"], asked["k"])
         print(json.dumps(answer), flush=True)

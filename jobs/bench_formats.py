@@ -2,10 +2,12 @@
 
 import io
 import random
+import re
 import time
 import zipfile
 from argparse import Namespace
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 from jobs.progress import Progress
@@ -13,6 +15,7 @@ from shards.errors import BadSpec
 from shards.formats.members import Budget, Member, members
 from shards.formats.process import Extracted, Extractors, Limits
 from shards.formats.registry import Format, format_of
+from shards.places import places_in
 
 MAX_SECONDS = 20.0  # that a mutilated file may take before it counts as hanging
 
@@ -34,7 +37,28 @@ def bench_formats(progress: Progress, options: Namespace) -> dict[str, Any]:
     for i, (name, files) in enumerate(sorted(found.items())):
         result[name] = _of_format(files, options.mutants, options.seed)
         progress("formats", i + 1, len(found), "formats")
+    if options.probes:
+        result["probes"] = probed(options.folder, options.probes)
     return result
+
+
+def probed(folder: Path, probes: Path) -> dict[str, Any]:
+    """Strings that files are known to hold: which are in their texts, and where. Raises BadSpec."""
+    where: dict[str, str] = {}
+    lacking: list[str] = []
+    with Extractors() as extractors:
+        for number, line in enumerate(probes.read_text("utf-8").splitlines(), 1):
+            name, tab, sought = line.partition("\t")
+            if not tab or (known := format_of(name)) is None or not (folder / name).is_file():
+                raise BadSpec(f"{probes}:{number} is not a file of a known format in {folder}, a tab and a string: {line[:80]!r}.")
+            found = extractors.read(known, (folder / name).read_bytes())
+            text = found.text if isinstance(found, Extracted) else b""
+            match = re.search(rb"\s+".join(map(re.escape, sought.encode().split())), text)  # lines may end within it
+            if match is None or not isinstance(found, Extracted):
+                lacking.append(line)
+            else:
+                where[line] = ", ".join(place for _, place in places_in(found.kind, text, *match.span()))
+    return {"found": len(where), "lacking": lacking, "places": where}
 
 
 def mutilated(data: bytes, seed: int) -> bytes:

@@ -45,11 +45,13 @@ class Row(NamedTuple):
 
 @dataclass
 class Bench:
-    """What a part measures with. rounds: each time is the best of as many. index: the tree with the spaces of the part."""
+    """What a part measures with. rounds: each time is the best of as many. index: the tree with the spaces of the part. scope: a glob,
+    the files that its scoped spaces are built for; "": all."""
 
     index: Indexed
     rounds: int
     progress: Progress
+    scope: str = ""
 
     def program(self, *command: str) -> Callable[[], bytes] | None:
         """A peer: runs a program in the tree's root and returns its output. None where it is not installed.
@@ -88,7 +90,7 @@ class Bench:
 
 Part = tuple[tuple[str, ...], str]
 # name -> (layer specs of its spaces, "module:function"); the function takes a Bench and yields rows. A scope holds in the tree that is
-# made: parsing for a question costs the peer a second for 8 MB, so 40 of them are put to some megabytes.
+# made, unless --scope gives another: parsing for a question costs the peer a second for 8 MB, so 40 of them are put to some megabytes.
 PARTS: dict[str, Part] = {
     "names": (("names", "fuzzy"), "jobs.bench_names:rows"),
     "text": (("text",), "jobs.bench_text:rows"),
@@ -108,24 +110,26 @@ def parts(text: str) -> list[str]:
 def bench_structure(progress: Progress, options: Namespace) -> dict[str, Any]:
     """Every part's rows, summed up by peer, and what HTTP adds; the table goes to stderr as it grows."""
     tree = given_tree(options.tree) if options.tree else made_tree(options.megabytes, progress)
+    scope = options.scope or ("" if options.tree else None)
     _tell(f"{tree.how}\n{_line('what', 'ours ms', 'peer', 'peer ms', 'ratio', '')}")
     return {
         "tree": tree.how,
         "files": tree.n_files,
         "megabytes": round(tree.size_bytes / 1e6, 1),
-        "parts": {name: _measured(name, tree, bool(options.tree), options.rounds or 3, progress) for name in options.parts},
+        "parts": {name: _measured(name, tree, scope, options.rounds or 3, progress) for name in options.parts},
     }
 
 
-def _measured(name: str, tree: Tree, whole: bool, rounds: int, progress: Progress) -> dict[str, Any]:
-    """One part's figures. whole: spaces are built for all of the tree, whatever their specs say."""
+def _measured(name: str, tree: Tree, scope: str | None, rounds: int, progress: Progress) -> dict[str, Any]:
+    """One part's figures. scope: what its scoped spaces are built for, "" all of the tree, None as their specs say."""
     specs, function = PARTS[name]
-    if whole:
-        specs = tuple(spec.partition("@")[0] for spec in specs)
+    if scope is not None:
+        specs = tuple(spec.partition("@")[0] + (f"@{scope}" if scope and "@" in spec else "") for spec in specs)
+    scopes = [glob for spec in specs if (glob := spec.partition("@")[2])]
     module, _, attribute = function.partition(":")
     index = indexed(tree, specs, progress)
     rows: list[Row] = []
-    for row in getattr(importlib.import_module(module), attribute)(Bench(index, rounds, progress)):
+    for row in getattr(importlib.import_module(module), attribute)(Bench(index, rounds, progress, *scopes[:1])):
         rows.append(row)
         _tell(_line(f"{name}: {row.what}", _ms(row.ours_ms), row.peer, _ms(row.peer_ms), _times(row.ratio), row.note))
     peers = dict(_summed(rows))

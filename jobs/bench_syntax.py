@@ -5,6 +5,7 @@ import json
 import time
 import warnings
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,7 +31,6 @@ PATTERNS: tuple[dict[str, Any] | str, ...] = (  # of Python: patterns, then rule
     {"rule": {"pattern": "$A.$B($$$C)"}, "constraints": {"B": {"regex": "^call_soon"}}},
 )  # fmt: skip
 
-SCOPE = "stdlib/[_a-d]*.py"  # what the spaces are built for, in a tree that has it
 NAMES = ("add_argument", "argparse.ArgumentParser.parse_args", "ast.NodeVisitor", "def __init__", "get")
 
 
@@ -40,6 +40,14 @@ class Seen(NamedTuple):
     kind: str
     name: str
     line: int
+
+
+class Matched(NamedTuple):
+    """What matches in a file: its size in bytes, how many nodes, and the text of the first."""
+
+    size_bytes: int
+    n: int
+    first: bytes
 
 
 def form_of(pattern: dict[str, Any] | str) -> dict[str, Any]:
@@ -56,40 +64,61 @@ def rows(bench: Bench) -> Iterator[Row]:
     """Patterns beside ast-grep's program (where it is installed) and its Python module; then names, and what they cost to build."""
     sources = [text.decode() for text in _python_files(bench)]
     root = bench.index.tree.root
-    files = sorted(path.relative_to(root).as_posix() for path in root.glob(SCOPE)) or ["."]
+    files = sorted(path.relative_to(root).as_posix() for path in root.glob(bench.scope)) if bench.scope else ["."]
     for pattern in PATTERNS:
         query = bench.index.prepare("structure", form=form_of(pattern))
         what = pattern if isinstance(pattern, str) else json.dumps(pattern["rule"])
         rule = json.dumps({"id": "bench", "language": "Python", **config_of(pattern)})
+        found: dict[str, Counter[Matched]] = {}
         peers = {
             "ast-grep": bench.program("ast-grep", "scan", "--no-ignore", "hidden", "--json=stream", "--inline-rules", rule, *files),
-            "ast-grep-py": lambda pattern=pattern: _by_module(sources, pattern),
+            "ast-grep-py": lambda pattern=pattern, found=found: found.update(theirs=_by_module(sources, pattern)),
         }
-        ours = sum(found.n_matched for found in _asked(bench, "structure", query))
-        theirs = _by_module(sources, pattern)
-        note = f"{ours:,} nodes" + ("" if theirs == ours else f", ast-grep-py {theirs:,}")
-        yield from bench.rows(what.replace("\n", " ")[:60], lambda query=query: _asked(bench, "structure", query), peers, note)
+
+        def ours(query: SpaceQuery = query, found: dict[str, Counter[Matched]] = found) -> None:
+            found["ours"] = _matched(bench, query)
+
+        for row in bench.rows(what.replace("\n", " ")[:60], ours, peers):
+            nodes, files_of = sum(one.n * n for one, n in found["ours"].items()), found["ours"].total()
+            unlike = (found["ours"] - found["theirs"]).total() + (found["theirs"] - found["ours"]).total()
+            note = f"{nodes:,} nodes of {files_of:,} files" + (f", {unlike:,} files unlike ast-grep-py's" if unlike else "")
+            yield row._replace(note=f"{row.note}; {note}" if row.note else note)
     for name in NAMES:
         query = bench.index.prepare("symbols", name)
-        found = sum(found.n_matched for found in bench.index.search("symbols", query))
+        n_found = sum(found.n_matched for found in bench.index.search("symbols", query))
         ms = bench.best_ms({"": lambda query=query: _asked(bench, "symbols", query)})[""]
-        yield Row(f"name {name}", ms, "", None, f"{found:,} definitions")
+        yield Row(f"name {name}", ms, "", None, f"{n_found:,} definitions")
     yield _built(bench)
     yield _compared(bench)
 
 
-def _asked(bench: Bench, space: str, query: SpaceQuery) -> list[Found]:
+def _asked(bench: Bench, space: str, query: SpaceQuery, k: int = 100) -> list[Found]:
     """Asked as for the first time: readers keep what the last questions found."""
     for reader in bench.index.readers(space):
         reader.forget()  # type: ignore[attr-defined]
-    return bench.index.search(space, query)
+    return bench.index.search(space, query, k)
 
 
-def _by_module(sources: list[str], pattern: dict[str, Any] | str) -> int:
+def _matched(bench: Bench, query: SpaceQuery) -> "Counter[Matched]":
+    """Every file that matches, as the structure space finds it."""
+    every: Counter[Matched] = Counter()
+    found = _asked(bench, "structure", query, sum(map(len, bench.index.documents)))
+    for documents, one in zip(bench.index.documents, found, strict=True):
+        for row, score, start, end in zip(one.rows.tolist(), one.scores.tolist(), one.starts.tolist(), one.ends.tolist(), strict=True):
+            text = bytes(documents.content(row))
+            every[Matched(len(text), int(score), text[start:end])] += 1
+    return every
+
+
+def _by_module(sources: list[str], pattern: dict[str, Any] | str) -> "Counter[Matched]":
+    """The same by ast-grep's Python module."""
     from ast_grep_py import SgRoot
 
-    config = config_of(pattern)
-    return sum(len(SgRoot(source, "python").root().find_all(config)) for source in sources)
+    config, every = config_of(pattern), Counter[Matched]()
+    for source in sources:
+        if nodes := SgRoot(source, "python").root().find_all(config):
+            every[Matched(len(source.encode()), len(nodes), nodes[0].text().encode())] += 1
+    return every
 
 
 def _python_files(bench: Bench) -> Iterator[bytes]:

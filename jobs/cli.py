@@ -80,6 +80,9 @@ def search(
     around: Annotated[int | None, typer.Option("--context", "-C", help="Lines shown before and after a hit's.")] = None,
     cursor: Annotated[str | None, typer.Option("--cursor", help="The next page, as the last one said.")] = None,
     generation: Annotated[int | None, typer.Option("--generation", help="Search this kept generation instead of the newest.")] = None,
+    combine: Annotated[str | None, typer.Option("--combine", help='Several searches as one: {"union": […]} or @FILE (JSON).')] = None,
+    coupling: Annotated[str, typer.Option("--coupling", help="How lists become one: evidence, select, joint, rrf, …, none.")] = "evidence",
+    weights: Annotated[str | None, typer.Option("--weights", help="What layers count in it: NAME=NUMBER,…, or @FILE (JSON).")] = None,
     rerank: Annotated[str | None, typer.Option("--rerank", help="Cross-encoder that reorders the best hits, or the judge's model.")] = None,
     depth: Annotated[int | None, typer.Option("--depth", help="Hits that it reads (20).")] = None,
     judge: Annotated[str | None, typer.Option("--judge", help="Endpoint whose model grades instead (default, or another's name).")] = None,
@@ -107,7 +110,10 @@ def search(
             budget_ms=budget_ms if budget_ms is not None else 2_000 if rerank is None else 30_000,
             cursor=cursor,
             generation=generation,
+            coupling=coupling,
+            weights=weighed(weights),
             rerank=last_stage(rerank, judge, depth, no_rerank),
+            combine=tree(combine),
             explain=explain,
             context=lines_around(before, after, around),
         )
@@ -227,6 +233,14 @@ def evaluate(context: typer.Context) -> None:
     from jobs.evaluate import run_evaluate
 
     raise typer.Exit(run_evaluate(context.args))
+
+
+@app.command(context_settings=DELEGATED, add_help_option=False)
+def tune(context: typer.Context) -> None:
+    """Learn from judgements what each layer should count. Options: sondage tune --help."""
+    from jobs.tune import run_tune
+
+    raise typer.Exit(run_tune(context.args))
 
 
 @app.command(context_settings=DELEGATED, add_help_option=False)
@@ -390,6 +404,35 @@ def own_forms(spelt: "Sequence[str]") -> dict[str, dict[str, Any]]:
         if not isinstance(stated, dict):
             raise BadQuery(f"--form {text!r} is not NAME={{…}}: the name of a layer and an object in JSON.")
         found[name] = stated
+    return found
+
+
+def tree(spelt: str | None) -> Any:
+    """The request's `combine`, as JSON or @FILE. Raises BadQuery."""
+    if spelt is None or not spelt.startswith("@"):
+        return decoded(spelt, "--combine")
+    try:
+        return decoded(Path(spelt[1:]).read_text("utf-8"), f"--combine {spelt}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadQuery(f"--combine {spelt} cannot be read: {error}.", at="combine") from None
+
+
+def weighed(spelt: str | None) -> dict[str, Any]:
+    """The request's `weights`: NAME=NUMBER,… or @FILE with {"NAME": number} in JSON, or {"weights": {…}} around it. Raises BadQuery."""
+    if spelt is None:
+        return {}
+    if not spelt.startswith("@"):
+        pairs = [pair.partition("=") for pair in spelt.split(",") if pair]
+        if any(not name or not number for name, _, number in pairs):
+            raise BadQuery(f"--weights {spelt!r} is not NAME=NUMBER,NAME=NUMBER, nor @FILE.", at="weights")
+        return {name: number for name, _, number in pairs}
+    try:
+        stated = decoded(Path(spelt[1:]).read_text("utf-8"), f"--weights {spelt}")
+    except (OSError, ValueError) as error:
+        raise BadQuery(f"--weights {spelt} cannot be read: {error}.", at="weights") from None
+    found = stated.get("weights", stated) if isinstance(stated, dict) else stated
+    if not isinstance(found, dict):
+        raise BadQuery(f'--weights {spelt}: expected {{"NAME": number}}, found {type(found).__name__}.', at="weights")
     return found
 
 

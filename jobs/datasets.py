@@ -211,6 +211,12 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
+def content_of(record: Mapping[str, Any]) -> bytes:
+    """A record of a corpus file as the file that is indexed: title, an empty line, text."""
+    parts = [record.get("title") or "", record.get("text") or ""]
+    return "\n\n".join(part for part in parts if part.strip()).encode("utf-8", "replace")
+
+
 def write_archive(corpus: Path, archive: Path) -> int:
     """The documents of a `corpus.jsonl` as the files of a zip archive, which the index job lists and reads like any source:
     `<id>.txt` holds title, an empty line, text. Returns how many. The same corpus gives the same bytes. Raises BadDataset."""
@@ -220,9 +226,8 @@ def write_archive(corpus: Path, archive: Path) -> int:
     # Not compressed: reading is what it is made for. One file, because ids may be longer than file names, or differ in case only.
     with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as target:
         for _, name, record in _records(corpus):
-            parts = [record.get("title") or "", record.get("text") or ""]
             info = zipfile.ZipInfo(f"{quote(name, safe='')}.txt", (2000, 1, 1, 0, 0, 0))
-            target.writestr(info, "\n\n".join(part for part in parts if part.strip()).encode("utf-8", "replace"))
+            target.writestr(info, content_of(record))
             n += 1
     if not n:
         raise BadDataset(f"{corpus} holds no documents.")

@@ -19,40 +19,32 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+from pydantic import ValidationError
 
 if not __package__:  # run as a file: the project's root is where the packages are
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
-from jobs import datasets, docstrings, verdicts
+from jobs import datasets, docstrings, questions, verdicts
+from jobs.asking import BUDGET_MS, Asked, scores_of
 from jobs.datasets import BadDataset, Judged
+from jobs.indexed import DEFAULT_LAYERS, indexed, specs_of, sweep
 from jobs.metrics import METRICS, Comparison, Evaluation, Measured, Verdicts, compare, measure
 from jobs.progress import Progress
+from jobs.sections import Section
 from jobs.settings import Settings
+from jobs.suite import OF, Suite, together
+from serve.edge import Coupling, CouplingName, spelt
 from shards.errors import BadSpec, SondageError
 from shards.layers import REGISTRY, SpaceSpec
 
 if TYPE_CHECKING:
     from serve.schema import SearchAnswer
 
-DEFAULT_LAYERS = "bm25,static"
 N_NONSENSE = 100
-BUDGET_MS = 60_000  # the most there is: an answer that was cut short is no measurement
-
-# What a coupling of layers adds to a search over them; one entry per way in which layers can be brought together.
-COUPLINGS: Mapping[str, Callable[[Sequence[str]], Mapping[str, Any]]] = {
-    "evidence": lambda layers: {"layers": list(layers)},
-}
-
-
-class Asked(Protocol):
-    """Who answers: `sondage.Engine` in this process, or `sondage.Client` of a server."""
-
-    def search(self, query: str, corpus: str, **fields: Any) -> "SearchAnswer": ...
-    def status(self) -> dict[str, Any]: ...
-    def close(self) -> None: ...
+COUPLINGS = get_args(CouplingName)  # ways in which layers can be brought together; as text also with a field of their own: rrf:k=2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -71,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
                       help="instead, the Python functions in DIR (default: the standard library), tests aside: the first sentence of "
                       f"a docstring is asked, {docstrings.MAX_QUERIES:,} at most, its function without it is to be found among "
                       f"{docstrings.MAX_DOCUMENTS:,} at most")  # fmt: skip
+    what.add_argument("--suite", nargs="+", default=[], type=Path, metavar="DIR",
+                      help="instead, several folders in BEIR layout, and --docstrings if given, one after the other: queries of each are "
+                      "foreign to the others; --store is a folder with a store named like each")  # fmt: skip
     what.add_argument("--split", default="test", help="which judgements: qrels/SPLIT.tsv (default: test)")
     what.add_argument("--queries", type=Path, metavar="FILE", help="BEIR's JSON lines, TREC topics, or lines id<TAB>text")
     what.add_argument("--qrels", type=Path, metavar="FILE", help="BEIR's three columns or TREC's four")
@@ -86,11 +81,15 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--http", metavar="URL", help="ask this server, which has the corpus, and index nothing")
     where.add_argument("--layers", help=f"comma-separated layer specs (default: {DEFAULT_LAYERS}, or all that the corpus has)")
     where.add_argument("--layer", action="append", default=[], metavar="SPEC", help="one more layer spec; may hold commas")
-    where.add_argument("--couplings", default=",".join(COUPLINGS), help=f"of all layers: {', '.join(COUPLINGS)} (default: all)")
+    where.add_argument("--couplings", default="evidence",
+                       help=f"of all layers: {', '.join(COUPLINGS)}, rrf:k=2 (default: evidence)")  # fmt: skip
     where.add_argument("--shards", type=int, help="number of shards (default: 1, or as it is)")
     where.add_argument("--depth", type=int, default=100, help="hits per query (default: 100)")
     where.add_argument("--sweep", action="append", default=[], metavar="LAYER.DIAL=A,B,C",
                        help="index a layer once for each value: quality against bytes and time (repeatable)")  # fmt: skip
+    where.add_argument("--among", action="append", default=[], metavar="A,B",
+                       help="couplings of these layers alone, too (repeatable)")  # fmt: skip
+    questions.add_options(p)
     p.add_argument("--compare", "--run", action="append", default=[], type=Path, metavar="FILE",
                    help="a TREC run, or the --json of an earlier evaluation, to be set beside the others (repeatable)")  # fmt: skip
     p.add_argument("--runs", type=Path, metavar="DIR", help="write each ranking there as a TREC run")
@@ -124,23 +123,29 @@ def evaluate(args: argparse.Namespace, settings: Settings, progress: Progress) -
         given += _given(path, judged)
     searched: list[Measured] = []
     about: dict[str, Any] = {}
+    questions.check(args)
     kinds = _kinds(args, judged)
     told: list[Verdicts] = []
+    further: list[Section] = []
     if args.dataset or args.corpus or args.http:
-        specs = _specs(args)
-        sweeps = [variant for text in args.sweep for variant in _sweep(text, specs)]
-        store, corpus = _indexed(args, settings, specs, sweeps, progress)
+        specs = specs_of(args)
+        sweeps = [variant for text in args.sweep for variant in sweep(text, specs)]
+        store, corpus = indexed(args, settings, specs, sweeps, progress)
         with closing(_open(args, settings, store)) as asked:
             text = next(iter(judged.queries.values()))
             about = _corpus(asked, corpus, text)
             couplings = [name for name in args.couplings.split(",") if name]
-            rankings = _rankings(corpus, about, [spec.name for spec in specs], couplings)
+            names = [spec.name for spec in specs]
+            rankings = _rankings(corpus, about, names, couplings, [among.split(",") for among in args.among])
             if sweeps:
                 rankings += _variants(f"{corpus}.sweep", _corpus(asked, f"{corpus}.sweep", text), sweeps)
             searched = [_ask(asked, ranking, judged, args.depth, progress) for ranking in rankings]
-            if kinds:
-                plain = _plain_search(asked, corpus, about, [spec.name for spec in specs])
-                told = verdicts.measure_verdicts(kinds, plain, progress)
+            plain = _plain_search(asked, corpus, about, names)
+            told = verdicts.measure_verdicts(kinds, plain, progress)
+            if questions.any_asked(args):
+                there = [layer["name"] for layer in about["layers"]]
+                here = settings.model_copy(update={"store": store or settings.store})
+                further = questions.ask(args, here, asked, plain, corpus, there, judged, progress)
     elif not given:
         raise BadSpec("Nothing to evaluate. Give --dataset DIR, or --docstrings; or --qrels with --queries and --corpus, or --run FILE.")
     if args.runs:
@@ -161,7 +166,30 @@ def evaluate(args: argparse.Namespace, settings: Settings, progress: Progress) -
         variants=variants,
         comparisons=_comparisons(runs, args.seed) + _comparisons_in_sweeps(variants, args.seed),
         verdicts=told,
+        sections=further,
     )
+
+
+def evaluate_suite(args: argparse.Namespace, settings: Settings, progress: Progress) -> Suite:
+    """Every collection of a suite, and what they say together. Raises SondageError."""
+    if args.dataset or args.queries or args.qrels or args.corpus or args.compare:
+        raise BadSpec("--suite names its collections itself: leave --dataset, --queries, --qrels, --corpus and --run out.")
+    folders = list(args.suite)
+    if args.docstrings:
+        folders.append(_made_of_code(args, settings))
+    for folder in folders:  # a folder that is none is told now, not after an hour
+        datasets.read_beir(folder, args.split)
+    found = []
+    for folder in folders:
+        name = folder.resolve().name
+        wanted = args.nonsense is not None or args.calibration is not None or args.answerability
+        others = [other for other in folders if wanted and not verdicts.related(name, other.resolve().name)]
+        mine = vars(args) | {"dataset": folder, "docstrings": None, "foreign": [*args.foreign, *others]}
+        mine["store"] = str(Path(args.store) / name) if args.store else None
+        mine["runs"] = args.runs / name if args.runs else None
+        progress(f"collection {name}", len(found) + 1, len(folders), "collections")
+        found.append(evaluate(argparse.Namespace(**mine), settings.model_copy(update={"store": mine["store"]}), progress))
+    return together(found, args.seed)
 
 
 # --- what is asked --------------------------------------------------------------------------------------------------------------
@@ -184,8 +212,11 @@ def _made_of_code(args: argparse.Namespace, settings: Settings) -> Path:
 def _judged(args: argparse.Namespace) -> Judged:
     if min(args.limit or 1, args.shards or 1) < 1 or args.limit == 0 or args.shards == 0 or not 1 <= args.depth <= 1_000:
         raise BadSpec("--limit and --shards must be at least 1, --depth from 1 to 1,000.")
-    if unknown := [name for name in args.couplings.split(",") if name and name not in COUPLINGS]:
-        raise BadSpec(f"Unknown coupling {unknown[0]!r}. Choose from: {', '.join(COUPLINGS)}.")
+    for text in filter(None, args.couplings.split(",")):
+        try:
+            Coupling.model_validate(spelt(text))
+        except ValidationError:
+            raise BadSpec(f"Unknown coupling {text!r}. Choose from: {', '.join(COUPLINGS)}; rrf takes k, as in rrf:k=2.") from None
     if args.dataset:
         judged = datasets.read_beir(args.dataset, args.split)
         if args.queries or args.qrels:
@@ -209,87 +240,12 @@ def _judged(args: argparse.Namespace) -> Judged:
 
 def _kinds(args: argparse.Namespace, judged: Judged) -> dict[str, list[str]]:
     """Queries whose right verdict is known; none where they were not asked for. Raises BadSpec."""
-    if args.nonsense is None and not args.foreign:
+    if args.nonsense is None and (not args.foreign or args.calibration is not None or args.answerability):
         return {}
     n = N_NONSENSE if args.nonsense is None else args.nonsense
     if not args.dataset or n < 1:
         raise BadSpec("--nonsense N and --foreign DIR take N >= 1 and the documents of --dataset or --docstrings.")
     return verdicts.questions(judged, datasets.find(args.dataset, "corpus.jsonl"), args.foreign, n)
-
-
-def _specs(args: argparse.Namespace) -> list[SpaceSpec]:
-    """The layers asked for; none given and nothing to index: whatever the corpus has."""
-    texts = [text for text in (args.layers or "").split(",") if text] + list(args.layer)
-    if not texts and args.dataset and not args.http:
-        texts = DEFAULT_LAYERS.split(",")
-    return [SpaceSpec.parse(text) for text in texts]
-
-
-def _sweep(text: str, specs: Sequence[SpaceSpec]) -> list[tuple[str, str, SpaceSpec]]:
-    """(layer.dial, value, space) of each value; the other dials are those of the layer of that name, if it is asked for."""
-    parameter, _, values = text.partition("=")
-    name, _, dial = parameter.partition(".")
-    if not name or not dial or not values:
-        raise BadSpec(f"--sweep {text!r} is not LAYER.DIAL=A,B,C, e.g. bm25.k1=0.9,1.2.")
-    base = next((spec for spec in specs if spec.name == name), SpaceSpec(name, name))
-    variants = []
-    for value in dict.fromkeys(filter(None, values.split(","))):
-        named = SpaceSpec.parse(f"{name}:{dial}={value}")
-        variants.append((parameter, value, SpaceSpec(f"{parameter}.{value}", base.layer, base.params | named.params, base.scope)))
-    return variants
-
-
-def _as_text(spec: SpaceSpec) -> str:
-    """The spec as `SpaceSpec.parse` reads it."""
-    dials = ",".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in spec.params.items())
-    return f"{spec.name}={spec.layer}" + (f":{dials}" if dials else "") + "".join(f"@{glob}" for glob in spec.scope)
-
-
-def _indexed(
-    args: argparse.Namespace,
-    settings: Settings,
-    specs: Sequence[SpaceSpec],
-    sweeps: Sequence[tuple[str, str, SpaceSpec]],
-    progress: Progress,
-) -> tuple[str | None, str]:
-    """Store and name of the corpus, brought up to date by the index job. A second run finds that nothing changed."""
-    if sweeps and (args.http or not args.dataset):
-        raise BadSpec("--sweep indexes the documents of --dataset, in this process. Leave --http out.")
-    if args.http or not args.dataset:
-        if not args.corpus and not args.dataset:
-            raise BadSpec("Which corpus is to be asked? Name it with --corpus.")
-        return args.store, args.corpus or _corpus_name(args.dataset)
-    from jobs import index
-    from shards.layers import create
-
-    for spec in (*specs, *(spec for *_, spec in sweeps)):
-        create(spec, settings.resources())  # a wrong dial is told now, not after minutes of indexing
-    documents = datasets.find(args.dataset, "corpus.jsonl")
-    corpus, content = args.corpus or _corpus_name(args.dataset), datasets.digest(documents)
-    folder = settings.cache.expanduser().absolute() / "evaluation" / content
-    archive = folder / "documents.zip"
-    if not archive.exists():
-        datasets.write_archive(documents, archive)
-    # What a corpus's layers count for depends on all of its layers: each choice of layers is a corpus of its own.
-    chosen = hashlib.sha256("\n".join(sorted(map(_as_text, specs))).encode()).hexdigest()[:8]
-    store = args.store or str(folder / chosen)
-    wanted = {corpus: list(specs)}
-    if sweeps:
-        wanted[f"{corpus}.sweep"] = [spec for *_, spec in sweeps]
-    for name, spaces in wanted.items():
-        line = ["--corpus", name, "--source", f"zip://{archive}", "--source-name", datasets.SOURCE_NAME, "--store", store]
-        line += ["--local", "--allow-shrink"]
-        line += [f"--layer={_as_text(spec)}" for spec in spaces] + ([f"--shards={args.shards}"] if args.shards else [])
-        outcome = index.run(index.parser().parse_args(line), settings.model_copy(update={"store": store}), progress)
-        if outcome.failed:
-            path, reason = min(outcome.failed.items())
-            document = datasets.document_id(datasets.SOURCE_NAME, path)
-            raise BadDataset(f"{documents}: document {document!r} cannot be indexed: {reason}")
-    return store, corpus
-
-
-def _corpus_name(folder: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", folder.resolve().name).lstrip("._-") or "collection"
 
 
 # --- asking ---------------------------------------------------------------------------------------------------------------------
@@ -318,19 +274,25 @@ def _corpus(asked: Asked, corpus: str, text: str) -> dict[str, Any]:
     return asked.status()["corpora"][corpus]
 
 
-def _rankings(corpus: str, about: Mapping[str, Any], layers: Sequence[str], couplings: Sequence[str]) -> list[_Ranking]:
-    """One of each layer (of all that the corpus has, if none is named) and of each coupling of them. Raises BadSpec."""
+def _rankings(
+    corpus: str, about: Mapping[str, Any], layers: Sequence[str], couplings: Sequence[str], among: Sequence[Sequence[str]] = ()
+) -> list[_Ranking]:
+    """One of each layer (of all that the corpus has, if none is named), and of each coupling of them and of each choice of layers
+    (`among`). Raises BadSpec."""
     sizes = {layer["name"]: layer["bytes"] for layer in about["layers"]}
     layers = layers or list(sizes)
-    if unknown := [name for name in layers if name not in sizes]:
-        raise BadSpec(f"Corpus {corpus!r} has no layer {unknown[0]!r}. Choose from: {', '.join(sorted(sizes))}.")
+    for name in (*layers, *itertools.chain(*among)):
+        if name not in sizes:
+            raise BadSpec(f"Corpus {corpus!r} has no layer {name!r}. Choose from: {', '.join(sorted(sizes))}.")
     rankings = [_Ranking(name, "layer", corpus, {"layers": [name]}, sizes[name]) for name in layers]
-    if len(layers) < 2:
-        return rankings  # nothing to be coupled with
-    # All that there are, asked for as a user would: then the verdict is that of a plain search, too.
-    everything = {"layers": "auto"} if set(layers) == set(sizes) else {}
-    size = sum(sizes[name] for name in layers)
-    return rankings + [_Ranking(name, "coupling", corpus, {**COUPLINGS[name](layers), **everything}, size) for name in couplings]
+    for chosen in (layers, *among):
+        # All that there are, asked for as a user would: then the verdict is that of a plain search, too.
+        asked = "auto" if set(chosen) == set(sizes) else list(chosen)
+        size = sum(sizes[name] for name in chosen)
+        suffix = f"{OF}{'+'.join(chosen)}" if chosen is not layers else ""
+        if len(chosen) > 1:  # else there is nothing to be coupled with
+            rankings += [_Ranking(f"{c}{suffix}", "coupling", corpus, {"layers": asked, "coupling": c}, size) for c in couplings]
+    return rankings
 
 
 def _variants(corpus: str, about: Mapping[str, Any], sweeps: Sequence[tuple[str, str, SpaceSpec]]) -> list[_Ranking]:
@@ -366,30 +328,13 @@ def _ask(asked: Asked, ranking: _Ranking, judged: Judged, depth: int, progress: 
     return Measured(ranking.name, ranking.kind, values, run, ms, verdicts, ranking.bytes, ranking.parameter, ranking.value)
 
 
-def _plain_search(asked: Asked, corpus: str, about: Mapping[str, Any], layers: Sequence[str]) -> Callable[[str], "SearchAnswer"]:
+def _plain_search(asked: Asked, corpus: str, about: Mapping[str, Any], layers: Sequence[str]) -> Callable[..., "SearchAnswer"]:
     """A search of these layers as a user would ask for it, by name only where the corpus has others: whoever names layers wants
-    their matches, whatever the verdict."""
+    their matches, whatever the verdict. It takes further fields of the request."""
     others = {layer["name"] for layer in about["layers"]} - set(layers)
     named = {"layers": list(layers)} if layers and others else {}
-    fields = {"k": 1, "budget_ms": BUDGET_MS, "highlight": False, "keep_all": True, **named}
-    return lambda text: asked.search(text, corpus, **fields)
-
-
-def scores_of(answer: "SearchAnswer", depth: int) -> dict[str, float]:
-    """The first `depth` documents of an answer with their fused evidence, in float32.
-
-    A document that lies in several places counts in each. trec_eval breaks ties by document id, the engine by content hash and
-    place; to measure what is served, a score that is not below the one before is made the next smaller float32.
-    """
-    scores: dict[str, float] = {}
-    last = np.float32(np.inf)
-    for hit in answer.hits:
-        for entry in hit.entries:
-            document = datasets.document_id(entry.source, entry.path)
-            if document not in scores and len(scores) < depth:
-                last = min(np.float32(hit.fused), np.nextafter(last, np.float32(-np.inf)))
-                scores[document] = float(last)
-    return scores
+    fields = {"k": 1, "budget_ms": BUDGET_MS, "highlight": False, "keep_all": True, "explain": True, **named}
+    return lambda text, **more: asked.search(text, corpus, **{**fields, **more})
 
 
 # --- beside others --------------------------------------------------------------------------------------------------------------
@@ -415,9 +360,12 @@ def _given(path: Path, judged: Judged) -> list[Measured]:
 
 
 def _comparisons(runs: Sequence[Measured], seed: int) -> list[Comparison]:
-    """Each pair of runs, in nDCG@10; couplings are compared with others, not others with them."""
+    """Pairs of runs, in nDCG@10; couplings are compared with others, not others with them. Of couplings only evidence is compared with
+    all: with ten of them nobody would read the rest."""
     ordered = sorted(runs, key=lambda run: run.kind != "coupling")
-    return [_compared(a, b, seed) for a, b in itertools.combinations(ordered, 2)]
+    pairs = [(a, b) for a, b in itertools.combinations(ordered, 2) if a.kind != "coupling" or a.name.partition(OF)[0] == "evidence"]
+    # without evidence the couplings that there are stand against the layers
+    return [_compared(a, b, seed) for a, b in pairs or itertools.combinations(ordered, 2)]
 
 
 def _comparisons_in_sweeps(variants: Sequence[Measured], seed: int) -> list[Comparison]:
@@ -444,7 +392,8 @@ def run_evaluate(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
-        found = evaluate(args, Settings.load(store=args.store), Progress())
+        run = evaluate_suite if args.suite else evaluate
+        found = run(args, Settings.load(store=args.store), Progress())
         for path, write in ((args.json, report.as_json), (args.html, report.as_html)):
             if path:
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from jobs.sections import Section
+
 Array = np.ndarray[Any, Any]
 Run = Mapping[str, Mapping[str, float]]  # query id -> document id -> score
 Qrels = Mapping[str, Mapping[str, int]]  # query id -> document id -> grade; above 0 is relevant
@@ -130,22 +132,36 @@ class Measured:
         return float(np.median(self.ms)) if len(self.ms) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Verdicts:
     """What queries of one kind got, of which the right verdict is known: kind names it. counts: by verdict.
 
     ks: how far 1 - exp(-E) of the best hits is from uniform (Kolmogorov-Smirnov statistic); None where it need not be.
+    evalues: (n,) float64, E of each query's best hit, inf without any. answerable: (n,) float64, how far each query is from what the
+    corpus takes for nonsense (`SearchAnswer.answerable`), nan where the engine has no such number.
     """
 
     kind: str
     counts: Mapping[str, int]
     ks: float | None = None
+    evalues: Array = field(default_factory=lambda: np.zeros(0))
+    answerable: Array = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def n(self) -> int:
+        """How many were asked."""
+        return sum(self.counts.values())
+
+    def share(self, verdict: str) -> float:
+        """Of all answers, those with this verdict."""
+        return self.counts.get(verdict, 0) / max(self.n, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Everything that was measured on one judged collection. shards, docs, text_bytes: of the corpus that was searched, 0 where
-    only files were compared. depth: hits asked for, as far as recall and map look. verdicts: of queries that are not judged."""
+    only files were compared. depth: hits asked for, as far as recall and map look. verdicts: of queries that are not judged. sections:
+    further questions that were asked of it."""
 
     dataset: str
     shards: int
@@ -157,3 +173,4 @@ class Evaluation:
     variants: Sequence[Measured]
     comparisons: Sequence[Comparison]
     verdicts: Sequence[Verdicts] = ()
+    sections: Sequence[Section] = ()

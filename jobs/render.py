@@ -4,7 +4,6 @@ A hit begins with `path:line:`, as compilers and grep write it, and with its pag
 nothing but the colours is missing.
 """
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,11 +13,13 @@ from urllib.parse import unquote, urlsplit
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from jobs import explaining
 from jobs.progress import amount
-from serve.schema import Coverage, EntryOut, ExcerptOut, Hit, RerankInfo, SearchAnswer
+from jobs.tables import evalue, table
+from serve.combined_schema import Combined
+from serve.schema import Coverage, EntryOut, ExcerptOut, Hit, RerankInfo, SearchAnswer, Signal
 
 MAX_EXCERPT_LINES = 6
 MAX_PLACES = 3  # further paths of the same content that are shown
@@ -31,18 +32,6 @@ def console(color: str = "auto") -> Console:
     # Programs want one line a row, however long; only a terminal has a width.
     width = None if sys.stdout.isatty() else 10_000
     return Console(highlight=False, soft_wrap=True, width=width, **options)
-
-
-def evalue(value: float) -> str:
-    """An E-value as E=3e-7, E=0.04, E=2.5, E=130: two digits are what it is worth."""
-    if math.isnan(value):
-        return "E=?"
-    if value < 1e-300:
-        return "E<1e-300"
-    if value < 0.001 or value >= 1e6:
-        mantissa, exponent = f"{value:.1e}".split("e")
-        return f"E={mantissa.removesuffix('.0')}e{int(exponent)}"
-    return f"E={value:.0f}" if value >= 10 else f"E={value:.2g}"
 
 
 class Places:
@@ -72,24 +61,52 @@ def _local(url: str) -> Path | None:
 
 def answer(out: Console, found: SearchAnswer, places: Places, explain: bool = False, whole: bool = False) -> None:
     """A whole answer: hits, verdict, and what was not searched. whole: excerpts are what was asked for, and shown to their ends."""
+    late = {part.layer for part in found.coverage if part.state not in ("ready", "scoped")}
     for hit in found.hits:
         _hit(out, hit, places, explain, whole)
+        if explain:
+            explaining.hit(out, hit, found.layers, late)
+        out.print()
     total = found.timings_ms.get("total")
     tail = f"generation {found.generation}" + (f", {total:.0f} ms" if total is not None else "")
     count = f"{len(found.hits)} hit{'s' if len(found.hits) != 1 else ''}"
     verdict = (found.verdict, VERDICT_STYLE[found.verdict])
     out.print(Text.assemble(verdict, f": {found.verdict_reason}", (f"  ({count}; {tail})", "dim")))
+    if found.combined is not None:
+        for line in combined(found.combined):
+            out.print(Text(line, "dim"))
+    if found.coupling.name != "evidence":
+        out.print(Text(coupled(found), "dim"))
     if found.rerank is not None:
         out.print(Text(last_stage(found.rerank), "dim" if found.rerank.state == "done" else "yellow"))
     if found.cursor and found.hits:
         out.print(Text(f"more: --cursor {found.cursor}", "dim"))
     if explain:
-        _layers(out, found)
+        explaining.spaces(out, found)
     if not found.complete:
         for line in shortfalls(found.coverage):
             out.print(Text(f"not fully searched: {line}", "yellow"))
         if not found.coverage:
             out.print(Text("not fully searched: no layer was asked", "yellow"))
+
+
+def combined(told: Combined) -> list[str]:
+    """What a combined request was, and over which keys it went: "key 'run' of a.log (E=2e-05): asked as code[run]"."""
+    lines = [f"combined: {told.expression}  ({told.rounds} round{'s' if told.rounds != 1 else ''})"]
+    for key in told.keys:
+        went = f"asked as {key.part}" if key.part is not None else f"not asked: {key.reason}"
+        lines.append(f"key {key.key!r} of {key.path or key.place} ({evalue(key.evalue)}): {went}")
+    return [*lines, *(f"silent: {node}: {why}" for node, why in told.silent.items()), *told.notes]
+
+
+def coupled(found: SearchAnswer) -> str:
+    """What ranks the hits: "ranked by select; names silent: it found nothing"."""
+    quiet = [f"{info.name} {info.reason}" for info in found.layers if info.reason.startswith("silent: ")]
+    how = f"ranked by {found.coupling}" if found.coupling.name != "none" else "lists side by side, not ranked"
+    if found.joint is not None:
+        why = f" ({found.joint.reason})" if found.joint.reason else ""
+        how += f": certain to rank {found.joint.exact_to} among all {found.joint.documents:,} documents{why}"
+    return "; ".join([how, *quiet])
 
 
 def last_stage(info: RerankInfo) -> str:
@@ -99,11 +116,20 @@ def last_stage(info: RerankInfo) -> str:
     return f"reranking by {info.model} {info.state}, {info.n} hits scored: {info.reason}"
 
 
+def saying(signal: Signal) -> str:
+    """Who says something of a hit: the layer, in a combined request with the sub-query that asked it."""
+    return f"{signal.part} {signal.layer}" if signal.part else signal.layer
+
+
 def _hit(out: Console, hit: Hit, places: Places, explain: bool, whole: bool) -> None:
     shown = [places.path(entry) for entry in hit.entries[: 1 + MAX_PLACES]] or [hit.hash]
     head = Text.assemble((shown[0], "magenta"), ":", (str(hit.line), "green"), ":  ", (f"{hit.place}  " if hit.place else "", "green"))
     head.append(evalue(hit.evalue), "bold")
-    signals = [_signal(signal, explain) for signal in hit.signals]
+    if hit.constellation == "hypothesis":
+        head.append("  hypothesis", "yellow")
+    signals = [] if explain else [f"{saying(signal)} {evalue(signal.evalue)}" for signal in hit.signals]  # a table tells more
+    if hit.ranks and not explain:
+        signals.append("on lists " + ", ".join(f"{layer} #{rank}" for layer, rank in hit.ranks.items()))
     if hit.rerank is not None:
         signals.append(f"reranker {hit.rerank.score:.4g}")
     if signals:
@@ -112,14 +138,11 @@ def _hit(out: Console, hit: Hit, places: Places, explain: bool, whole: bool) -> 
     if len(shown) > 1:
         rest = hit.n_entries - len(shown)
         out.print(Text(f"    also {', '.join(shown[1:])}" + (f" and {rest} more" if rest > 0 else ""), "dim"))
-    if explain:
-        out.print(Text(f"    {hit.hash} bytes {hit.start}-{hit.end}, fused {hit.fused:.1f} nats", "dim"))
     if hit.excerpt is not None:
         for number, line in excerpt_lines(hit.excerpt, hit.line, sys.maxsize if whole else MAX_EXCERPT_LINES):
             out.print(Text.assemble((f"{number:>6} ", "dim"), line))
     for text in generated(hit):
         out.print(Text(f"    {text}", "italic dim"))
-    out.print()
 
 
 def generated(hit: Hit) -> list[str]:
@@ -129,7 +152,7 @@ def generated(hit: Hit) -> list[str]:
         for signal in hit.signals
         if (g := signal.generated) is not None
     ]
-    if hit.constellation == "derived":
+    if hit.constellation == "hypothesis":
         lines.append("hypothesis: only generated texts point here, the source itself was not found by this query")
     return lines
 
@@ -137,15 +160,6 @@ def generated(hit: Hit) -> list[str]:
 def visible(text: str) -> str:
     """Without control characters: a document's must not drive the terminal (escape sequences in the content could)."""
     return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "�" for c in text)
-
-
-def _signal(signal: Any, explain: bool) -> str:
-    text = f"{signal.layer} {evalue(signal.evalue)}"
-    if not explain:
-        return text
-    z = "" if signal.z is None else f" z={signal.z:.1f}"
-    weight = "" if signal.weight is None else f" weight={signal.weight:.2f}"
-    return f"{text} score={signal.score:.4g}{z} surprise={signal.surprise:.1f}{weight}"
 
 
 def excerpt_lines(excerpt: ExcerptOut, line: int, n_lines: int = MAX_EXCERPT_LINES) -> list[tuple[int, Text]]:
@@ -161,21 +175,6 @@ def excerpt_lines(excerpt: ExcerptOut, line: int, n_lines: int = MAX_EXCERPT_LIN
     while lines and not lines[0][1].plain.strip():
         lines.pop(0)
     return lines
-
-
-def _layers(out: Console, found: SearchAnswer) -> None:
-    if found.read_as:
-        read = ", ".join(f"{shape} ({why})" if why else shape for shape, why in found.read_as.items())
-        out.print(Text(f"read as: {read}", "dim"))
-    table = _table("layer", "asked", "matched", "of units", "weight", "null model", "ms")
-    for layer in found.layers:
-        took = found.timings_ms.get(f"layer {layer.name}")
-        asked = layer.asked if layer.asked is not None else f"({layer.reason})"
-        row = [layer.name, asked, f"{layer.n_matched:,}", f"{layer.n_units:,}", f"{layer.weight:.2f}", layer.null]
-        table.add_row(*map(escape, row), "" if took is None else f"{took:.1f}")
-    out.print(table)
-    steps = ", ".join(f"{step} {ms:.1f}" for step, ms in found.timings_ms.items() if not step.startswith("layer "))
-    out.print(Text(f"ms: {steps}", "dim"))
 
 
 def shortfalls(coverage: Sequence[Coverage]) -> list[str]:
@@ -211,18 +210,18 @@ def status(out: Console, state: Mapping[str, Any]) -> None:
                 out.print(Text(f"    {line}", "dim"))
         if memory := corpus.get("memory"):
             out.print(Text("  in memory: " + ", ".join(f"{what} {in_memory(held)}" for what, held in memory.items()), "dim"))
-        table = _table("layer", "units", "size", "in memory", "granularity", "origin", "query", "cost")
+        spaces = table("layer", "units", "size", "in memory", "granularity", "origin", "query", "cost")
         for layer in corpus["layers"]:
             kind = layer["name"] if layer["name"] == layer["layer"] else f"{layer['name']} ({layer['layer']})"
             size = amount(layer["bytes"], "bytes") + (f" ({layer['of_text']:.2g} x text)" if "of_text" in layer else "")
             facts = [layer[name] for name in ("granularity", "origin", "query_format", "cost")]
             row = [kind, f"{layer['units']:,}", size, in_memory(layer), *facts]
-            table.add_row(*map(escape, row))
-        out.print(table)
+            spaces.add_row(*map(escape, row))
+        out.print(spaces)
         for layer in corpus["layers"]:
             if facts := layer.get("facts"):
                 out.print(Text(f"  {layer['name']}: " + ", ".join(map(fact, facts.items())), "dim"))
-    hosts = _table("host", "state", "searches", "shards open", "reason")
+    hosts = table("host", "state", "searches", "shards open", "reason")
     for host in state.get("hosts", []):
         row = [host["node"][:12], host["state"], f"{host.get('searches', 0):,}", f"{len(host.get('shards', []))}", host["reason"]]
         hosts.add_row(*map(escape, row))
@@ -284,11 +283,3 @@ def last_run(run: Mapping[str, Any]) -> list[str]:
     if odd := run.get("odd"):
         lines.append("left out of metadata and tables: " + ", ".join(f"{reason} {n:,}" for reason, n in sorted(odd.items())))
     return lines
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    numbers = ("units", "size", "in memory", "matched", "of units", "weight", "ms", "searches", "shards open")
-    for column in columns:
-        table.add_column(column, overflow="fold", justify="right" if column in numbers else "left")
-    return table

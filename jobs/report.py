@@ -4,20 +4,31 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.metrics import METRICS, Array, Comparison, Evaluation, Measured, Verdicts
 from jobs.progress import amount
+from jobs.sections import TARGET_HEADS, Section, sections_json, target_cells
+from jobs.suite import Suite
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+WIDTH = 200  # of a table that goes into a file or a pipe
 COLOURS = ("#2f6db5", "#d9822b", "#3a9d5d", "#9b59b6", "#c0392b", "#7f8c8d", "#16a085", "#b7950b")  # one per run, in turn
 
 
-def as_json(found: Evaluation) -> str:
-    """{"dataset", "shards", "runs": {name: {metric: mean, …, "ms_p50"}}}, and beside: figures per query, tests, sweeps."""
+def as_json(found: Evaluation | Suite) -> str:
+    """{"dataset", "shards", "runs": {name: {metric: mean, …, "ms_p50"}}}, and beside: figures per query, tests, sweeps, and of further
+    questions "sections" and "targets". Of a suite {"collections": {name: …}} of these, and its own sections and targets."""
+    if isinstance(found, Suite):
+        body = {**sections_json(found.sections), "collections": {e.dataset: _body(e) for e in found.evaluations}}
+    else:
+        body = _body(found)
+    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
 
+
+def _body(found: Evaluation) -> dict[str, Any]:
     def figures(run: Measured) -> dict:
         return {
             **{metric: run.mean(metric) for metric in METRICS},
@@ -28,7 +39,7 @@ def as_json(found: Evaluation) -> str:
             "per_query": {metric: dict(zip(found.queries, run.values[metric].tolist(), strict=True)) for metric in METRICS},
         }
 
-    body = {
+    return {
         "dataset": found.dataset,
         "shards": found.shards,
         "runs": {run.name: figures(run) for run in found.runs},
@@ -37,10 +48,10 @@ def as_json(found: Evaluation) -> str:
         "text_bytes": found.text_bytes,
         "depth": found.depth,
         "tests": [asdict(comparison) for comparison in found.comparisons],
-        "verdicts": [asdict(verdicts) for verdicts in found.verdicts],
+        "verdicts": [{"kind": v.kind, "counts": dict(v.counts), "ks": v.ks} for v in found.verdicts],
         "sweeps": [{"parameter": run.parameter, "value": run.value, **figures(run)} for run in found.variants],
+        **sections_json(found.sections),
     }
-    return json.dumps(body, indent=1, ensure_ascii=False)
 
 
 # --- terminal -------------------------------------------------------------------------------------------------------------------
@@ -74,14 +85,46 @@ def _p(comparison: Comparison) -> str:
     return f"{comparison.p:.4f}" if comparison.p >= 0.001 else f"{comparison.p:.1g}"
 
 
-def print_tables(found: Evaluation, console: "Console | None" = None) -> None:
-    """The figures, the tests and the sweeps."""
+def print_tables(found: Evaluation | Suite, console: "Console | None" = None) -> None:
+    """The figures, the tests and the sweeps, and what further questions found; of a suite, what collections say together comes last."""
     from rich.console import Console
-    from rich.table import Table
 
     console = console or Console()
     # A pipe is not 80 columns wide: nothing may be cut off there.
-    console = console if console.is_terminal else Console(file=console.file, width=160)
+    console = console if console.is_terminal else Console(file=console.file, width=WIDTH)
+    for evaluation in found.evaluations if isinstance(found, Suite) else [found]:
+        _print_evaluation(evaluation, console)
+        _print_sections(evaluation.sections, console)
+    if isinstance(found, Suite):
+        _print_sections(found.sections, console)
+
+
+def _print_sections(sections: Sequence[Section], console: "Console") -> None:
+    from rich.table import Table
+
+    def show(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for i, head in enumerate(heads):
+            table.add_column(head, justify="right" if i else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*(cell.replace("[", r"\[") for cell in row))
+        console.print(table, highlight=False)
+
+    for section in sections:
+        console.print(f"\n{section.title}", style="bold", highlight=False, markup=False)
+        show(section.heads, section.rows)
+        if section.note:
+            console.print(section.note, style="dim", highlight=False, markup=False)
+    if targets := [target for section in sections for target in section.targets]:
+        console.print()
+        show(TARGET_HEADS, list(map(target_cells, targets)))
+    if sections:
+        console.print()
+
+
+def _print_evaluation(found: Evaluation, console: "Console") -> None:
+    from rich.table import Table
+
     console.print(_title(found), highlight=False, markup=False)
     best = {metric: max(run.mean(metric) for run in found.runs) for metric in METRICS}
 
@@ -111,7 +154,6 @@ def print_tables(found: Evaluation, console: "Console | None" = None) -> None:
             tests.add_row(*(cell.replace("[", r"\[") for cell in row))
         console.print(tests, highlight=False)
 
-
     if found.verdicts:
         console.print()
         verdicts = Table(box=None, header_style="bold", pad_edge=False)
@@ -133,13 +175,34 @@ svg { max-width: 100%; height: auto; font: 12px system-ui, sans-serif } figure {
 """
 
 
-def as_html(found: Evaluation) -> str:
-    """One page that needs nothing else: tables, bars of each metric, differences per query, sweeps."""
+def as_html(found: Evaluation | Suite) -> str:
+    """One page that needs nothing else: tables, bars of each metric, differences per query, sweeps, further questions; of a suite, what
+    collections say together comes first."""
+    if isinstance(found, Suite):
+        title = f"{len(found.evaluations)} collections"
+        parts = [f"<h1>{title}</h1>", *_html_sections(found.sections), *(part for e in found.evaluations for part in _html_body(e))]
+    else:
+        title, parts = found.dataset, _html_body(found)
+    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{STYLE}</style>"
+    return "\n".join([head, *parts]) + "</html>\n"
+
+
+def _html_sections(sections: Sequence[Section]) -> list[str]:
+    parts = []
+    for section in sections:
+        parts += [f"<h2>{escape(section.title)}</h2>", _html_table(section.heads, section.rows)]
+        parts += [f"<figure>{plot}</figure>" for plot in section.plots]
+        parts.append(f"<p>{escape(section.note)}</p>")
+    if targets := [target for section in sections for target in section.targets]:
+        parts += ["<h2>Targets</h2>", _html_table(TARGET_HEADS, list(map(target_cells, targets)))]
+    return parts
+
+
+def _html_body(found: Evaluation) -> list[str]:
     best = {metric: max(run.mean(metric) for run in found.runs) for metric in METRICS}
     rows = [[run.name, *_cells(run)] for run in found.runs]
     marked = [[False, *(run.mean(m) == best[m] for m in METRICS), False, False, False] for run in found.runs]
     parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(found.dataset)}</title><style>{STYLE}</style>",
         f"<h1>{escape(found.dataset)}</h1><p>{escape(_title(found))}; {found.depth} hits each. trec_eval's conventions: linear "
         "gain, judged queries only. Times are of whole answers, in this process or over HTTP.</p>",
         _html_table(["run", *HEADS], rows, marked),
@@ -165,7 +228,7 @@ def as_html(found: Evaluation) -> str:
         parts.append("<h2>Verdicts</h2>")
         parts.append(_html_table(VERDICT_HEADS, [_verdict_cells(verdicts) for verdicts in found.verdicts]))
         parts.append("<p>Nonsense should be none, known items should not. KS: of 1 - exp(-E) against uniform, for senseless queries.</p>")
-    return "\n".join(parts) + "</html>\n"
+    return parts + _html_sections(found.sections)
 
 
 def _html_table(heads: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[Sequence[bool]] = ()) -> str:

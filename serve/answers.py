@@ -91,8 +91,8 @@ def highlighter_of(request: SearchRequest, generation: Generation, prepared: Ite
     return Highlighter(query_words(request.query), patterns)
 
 
-def _evalue(log_evalue: float) -> float:
-    """exp, without overflow: E-values above 10^300 say nothing more."""
+def evalue_of(log_evalue: float) -> float:
+    """E of ln E, without overflow: E-values above 10^300 say nothing more."""
     return math.exp(min(log_evalue, 690.0))
 
 
@@ -126,11 +126,12 @@ def hits_out(
                 layer=names[s],
                 score=scores[s],
                 surprise=surprises[s],
-                evalue=_evalue(log_signals[s]),  # finite where the score is
+                evalue=evalue_of(log_signals[s]),  # finite where the score is
                 start=starts[s],
                 end=ends[s],
                 z=z[s] if explain and math.isfinite(z[s]) else None,
                 weight=weights[s] if explain else None,
+                share=weights[s] * surprises[s] if explain else None,
                 generated=texts.get(names[s]),
             )
             for s in loudest[i]
@@ -145,7 +146,7 @@ def hits_out(
                 line=line,
                 place=place,
                 fused=evidence[i],
-                evalue=_evalue(log_evalues[i]),
+                evalue=evalue_of(log_evalues[i]),
                 entries=[entry_out(e) for e in detail.entries[:MAX_ENTRIES]],
                 n_entries=len(detail.entries),
                 excerpt=excerpt,

@@ -103,6 +103,11 @@ class Calibrator:
             counted = aside.submit(WordOrder.fit, _texts(shards)) if len(documents) >= MIN_EXAMPLES else None
             return self._fit(generation, shards, documents, counted).to_bytes()
 
+    def cloze(self, generation: Generation) -> Choices:
+        """What cloze probes find in an opened generation that has null models: what the weights of its spaces are learnt from."""
+        shards = [generation.shard(ref.shard) for ref in generation.root.shards]
+        return Choices((), []) if generation.nulls is None else self._cloze(generation, shards, generation.nulls, sample(shards))
+
     def _fit(
         self,
         generation: Generation,

@@ -1,4 +1,4 @@
-"""Who saw a hit: spaces that read the source, derived ones, which see texts about it, or both."""
+"""Who saw a hit: spaces that read the source, or derived ones alone, which see texts about it and give a hypothesis, or both."""
 
 import math
 from typing import Literal
@@ -7,7 +7,7 @@ import numpy as np
 
 from shards.types import Array
 
-Constellation = Literal["source", "derived", "both"]
+Constellation = Literal["source", "hypothesis", "both"]
 
 SEEN_SURPRISE = math.log(20)  # nats: a score that one document in twenty has by chance; below, a space has not seen it
 
@@ -25,5 +25,5 @@ def constellations(surprises: Array, weights: Array, derived: Array) -> list[Con
     quiet = ~by_source & ~by_derived
     by_derived |= quiet & (shares[:, derived].sum(axis=1) > shares[:, ~derived].sum(axis=1))
     by_source |= ~by_derived
-    names: tuple[Constellation, ...] = ("source", "derived", "both")
+    names: tuple[Constellation, ...] = ("source", "hypothesis", "both")
     return [names[i] for i in np.where(by_derived, np.where(by_source, 2, 1), 0).tolist()]

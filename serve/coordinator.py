@@ -5,43 +5,40 @@ The coordinator holds the corpus's statistics and null models (`serve.generation
 
 import asyncio
 import logging
-import math
-import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from serve import filters
 from serve.answers import entry_out, highlighter_of, hits_out, layer_infos, layer_times
-from serve.evidence import Fused, SpaceFacts, fuse
+from serve.couplings import NOTHING, RERANKED, check, couple, located, with_places, with_weights
+from serve.evidence import Fused, SpaceFacts, weigh
+from serve.explanation import explained
 from serve.generations import Generations
 from serve.highlight import query_words
-from serve.narrowing import without_narrowed
+from serve.joint import complete
+from serve.judging import answerable, evidence_of, facts_of
+from serve.laps import Laps
 from serve.paging import Cursor
 from serve.paging import identity as request_identity
 from serve.passages import Details, Span
+from serve.questions import explicit, prepare, silent, spaces_to_ask
 from serve.reranking import Pinned, Reranked, Reranking, follow, with_scores
 from serve.schema import (
     Coverage,
     Hit,
+    JointInfo,
     Rerank,
     SearchAnswer,
     SearchRequest,
 )
 from serve.status import corpus_status
-from serve.verdict import Verdict, judge
 from shards import routing
 from shards.candidates import merge, nothing
-from shards.errors import BadQuery, Gone, ModelMissing, NotFound, SondageError
+from shards.errors import BadQuery, Gone, NotFound, SondageError
 from shards.generation import Generation
-from shards.layers.contract import Request, Resources
+from shards.layers.contract import Resources
 from shards.media import KeptMedia
 from shards.plan import Plan, SpaceQuery
-from shards.probes import count_words
-from shards.routing import Reading
-from shards.shard import Space
 from shards.types import EXCERPT_BYTES, N_CANDIDATES, Array, Budget, Candidates, Detail, LinesAround
 
 if TYPE_CHECKING:
@@ -55,7 +52,6 @@ logger = logging.getLogger(__name__)
 ANSWER_S = 0.004  # kept back from the hosts' budget for fusing, details and writing the answer
 # Questions that are prepared in the event loop: short ones, of spaces that took so long at most when they were opened.
 SHORT_CHARS, SHORT_S = 500, 0.002
-NOTHING_TO_ASK = "nothing in the query for this layer"
 
 
 class Coordinator:
@@ -114,19 +110,24 @@ class Coordinator:
 
     async def open(self, request: SearchRequest) -> None:
         """Open what a search will ask, for callers whose budget is for the answer alone. Raises as `search`."""
-        await self._try_out(await self._generation(request, _cursor(request)))
+        await self._try_out(await self.generation(request, _cursor(request)))
 
     async def search(self, request: SearchRequest) -> SearchAnswer:
         """The answer to one search. Raises BadQuery, NotFound, StoreError, Overloaded."""
-        laps = _Laps()
+        laps = Laps()
         budget = Budget(request.budget_ms / 1000)
         cursor = _cursor(request)
-        stage = await self.reranking.begin(request)
-        generation = await self._generation(request, cursor)
+        stage = await self.reranking.begin(request) if request.coupling.name in RERANKED else None
+        if request.combine is not None:
+            from serve.combining import combine  # built on this class
+
+            return await combine(self, request, cursor, budget, stage, ANSWER_S)
+        generation = await self.generation(request, cursor)
+        check(request, generation.spaces)
         root = generation.root
         where = filters.scope(request.paths, request.where)
-        names = self._spaces(generation, request)
-        prepared, reasons = await self._prepare(generation, request, names)
+        names = spaces_to_ask(generation, request)
+        prepared, reasons = await self.prepare(generation, request, names)
         laps.end("prepare")
         offset = cursor.offset if cursor else 0
         n_candidates = cursor.n_candidates if cursor else max(N_CANDIDATES, request.k)
@@ -139,18 +140,26 @@ class Coordinator:
             words=tuple(query_words(request.query)),
             excerpt_size=EXCERPT_BYTES if request.context is None else LinesAround(request.context.before, request.context.after),
         )
+        scattering = Budget(plan.budget_s)
         parts = await self.searcher.search(root.corpus, root.generation, len(root.shards), plan) if prepared else []
         laps.end("scatter")
         found = merge(parts, n_candidates) if parts else nothing(len(prepared))
-        fused, verdict, why = self._evidence(generation, request, prepared, reasons, found if parts else None)
+        facts = facts_of(generation, prepared, found) if parts else []
+        joint: JointInfo | None = None
+        if request.coupling.name == "joint" and parts:
+            wanted = offset + max(request.k, stage.wanted.depth if stage else 0)
+            found, joint = await self._complete(generation, request, plan, facts, reasons, found, wanted, scattering)
+            laps.end("joint")
+        fused, verdict, why = evidence_of(generation, request, facts, reasons, found if parts else None)
+        coupled = NOTHING if fused is None else couple(request, facts, fused, found, explicit=explicit(request))
         laps.end("fuse")
-        shown = fused if fused is not None and (verdict != "none" or request.keep_all) else None
-        ranking = np.zeros(0, np.int64) if shown is None else _ranking(shown, request)
+        shown = located(fused, coupled, found, facts) if fused is not None and (verdict != "none" or request.keep_all) else None
+        ranking = NOTHING.ranking if shown is None else coupled.ranking
         reranked: Reranked | None = None
         pinned = cursor.reranked if cursor else None
         spans = [] if shown is None or (stage is None and pinned is None) else _spans(found, shown, ranking)
         if stage is not None:
-            details_of = self._details_of(generation, plan, budget)
+            details_of = self.details_of(generation, plan, budget)
             before = (pinned or Pinned()) if cursor else None  # a first page without a last stage was in the order of evidence
             reranked = await stage.run(spans, details_of, budget, offset, request.k, before)
             ranking, pinned = ranking[reranked.order], reranked.pinned
@@ -158,17 +167,21 @@ class Coordinator:
         elif pinned is not None:  # by settings that have changed since
             ranking = ranking[follow(spans, pinned, offset, request.k)[0]]
         hits: list[Hit] = []
-        page, more = ranking[offset : offset + request.k].tolist(), len(ranking) > offset + request.k
+        page, more = coupled.page(ranking, offset, request.k)
         if shown is not None:
-            details = await self._details(generation, plan, found, shown, page, budget)
+            details = await self.details(generation, plan, found, shown, page, budget)
             mark_up = highlighter_of(request, generation, prepared) if request.highlight else None
             hits = hits_out(page, shown, found, plan.queries, details, mark_up, request.explain)
+            hits = with_places(hits, page, found, facts, coupled)
             if reranked is not None:
                 hits = with_scores(hits, spans, reranked)
         laps.end("excerpts")
         following = Cursor(root.generation, offset + request.k, n_candidates, request_identity(request), pinned).encode() if more else None
         if following:
             self.generations.pin(root.corpus, root.generation)
+        infos = with_weights(layer_infos(generation, names, prepared, reasons, found if parts else None, fused), facts, coupled)
+        if request.explain and fused is not None:
+            infos = explained(infos, request, generation, prepared, facts, found, fused)
         return SearchAnswer(
             corpus=root.corpus,
             generation=root.generation,
@@ -179,17 +192,20 @@ class Coordinator:
             complete=bool(found.status) and all(s.state in ("ready", "scoped") for s in found.status) and len(hits) == len(page),
             hits=hits,
             cursor=following,
-            layers=layer_infos(generation, names, prepared, reasons, found if parts else None, fused),
+            layers=infos,
             coverage=[
                 Coverage(layer=s.space, shard=s.shard, state=s.state, covered=s.covered, total=s.total, reason=s.reason)
                 for s in found.status
             ],
+            coupling=request.coupling,
+            joint=joint,
             rerank=reranked.info if reranked else None,
             timings_ms=laps.ms | {"total": laps.total_ms} | layer_times(found.status),
             read_as=dict(routing.read(request.query).shapes) if request.layers == "auto" else {},
+            answerable=answerable(generation, request, facts, fused) if request.explain and fused is not None else None,
         )
 
-    async def _generation(self, request: SearchRequest, cursor: Cursor | None) -> Generation:
+    async def generation(self, request: SearchRequest, cursor: Cursor | None) -> Generation:
         """The generation that a request names, or its cursor; else the newest."""
         try:
             return await self.generations.get(request.corpus, cursor.generation if cursor else request.generation)
@@ -197,71 +213,41 @@ class Coordinator:
             at = "cursor" if cursor else "generation"
             raise Gone(f"{error} Start again without the cursor." if cursor else str(error), at=at) from None
 
-    async def _prepare(
+    async def prepare(
         self, generation: Generation, request: SearchRequest, names: list[str]
     ) -> tuple[list[SpaceQuery], dict[str, str]]:
-        """`_prepare` here, where a change of thread would cost more than the work; else in a thread."""
+        """`serve.questions.prepare` here, where a change of thread would cost more than the work; else in a thread."""
         short = not request.forms and len(request.query) <= SHORT_CHARS
         if short and self.generations.prepare_s(request.corpus, names) < SHORT_S:
-            return _prepare(generation, request, names)
-        return await asyncio.to_thread(_prepare, generation, request, names)
+            return prepare(generation, request, names)
+        return await asyncio.to_thread(prepare, generation, request, names)
 
-    def _evidence(
+    async def _complete(
         self,
         generation: Generation,
         request: SearchRequest,
-        prepared: list[SpaceQuery],
+        plan: Plan,
+        facts: list[SpaceFacts],
         reasons: dict[str, str],
-        found: Candidates | None,
-    ) -> tuple[Fused | None, Verdict, str]:
-        """What was found as evidence, and the verdict with its reason. found: None where nothing was asked."""
-        if found is None:
-            return None, "none", "nothing was asked of any space"
-        facts = self._facts(generation, prepared, found)
-        silent = [n for n, reason in reasons.items() if reason == NOTHING_TO_ASK and not generation.spaces[n].scope]
-        n_words = count_words(request.query) or None
-        fused = fuse(found, facts, generation.nulls, generation.root.n_docs, silent, n_words)
-        return fused, *judge(fused, facts, generation.nulls, explicit=_explicit(request), text=request.query)
+        found: Candidates,
+        wanted: int,
+        budget: Budget,
+    ) -> tuple[Candidates, JointInfo]:
+        """`serve.joint.complete` over this corpus."""
+        root, quiet = generation.root, silent(generation, reasons)
+        return await complete(
+            found,
+            plan,
+            [generation.spaces[query.space].layer for query in plan.queries],
+            lambda candidates: weigh(candidates, facts, generation.nulls, quiet),
+            lambda further: self.searcher.search(root.corpus, root.generation, len(root.shards), further),
+            budget,
+            wanted=wanted,
+            n_docs=root.n_docs,
+            weights=request.weights,
+        )
 
-    def _spaces(self, generation: Generation, request: SearchRequest) -> list[str]:
-        """The spaces to ask. Raises BadQuery that names those there are."""
-        known = sorted(generation.spaces)
-        asked = known if request.layers == "auto" else list(dict.fromkeys(request.layers))
-        for name in [*asked, *request.forms]:
-            if name not in generation.spaces:
-                raise BadQuery(f"Corpus {request.corpus!r} has no layer {name!r}. Choose from: {', '.join(known)}.")
-        if not request.query.strip() and not request.forms:
-            raise BadQuery("Nothing was asked: give `query`, or `forms` for single layers.")
-        if not request.query.strip():
-            asked = [name for name in asked if name in request.forms]
-        return asked
-
-    def _facts(self, generation: Generation, prepared: list[SpaceQuery], found: Candidates) -> list[SpaceFacts]:
-        facts = []
-        for query in prepared:
-            space = generation.spaces[query.space]
-            exact = query.log_p is not None
-            facts.append(
-                SpaceFacts(
-                    name=query.space,
-                    null=space.layer.null,
-                    n_units=self._units_in_scope(generation, space, found),
-                    origin=space.layer.origin,
-                    whole=all(s.state == "ready" for s in found.status if s.space == query.space),
-                    surprise=(lambda scores, layer=space.layer, query=query: layer.surprise(query, scores)) if exact else None,
-                    most=query.most,
-                )
-            )
-        return facts
-
-    def _units_in_scope(self, generation: Generation, space: Space, found: Candidates) -> int:
-        """Units of a space in the scope asked, the multiplier of E: all units, in the proportion of rows that the filter left."""
-        n_units = int(generation.statistics(space.name).n_units)
-        rows = sum(s.total for s in found.status if s.space == space.name)
-        all_rows = generation.root.n_docs if space.layer.over == "documents" else generation.root.n_entries
-        return max(1, math.ceil(n_units * min(1.0, rows / all_rows))) if all_rows and rows else max(1, n_units)
-
-    def _details_of(self, generation: Generation, plan: Plan, budget: Budget) -> Details:
+    def details_of(self, generation: Generation, plan: Plan, budget: Budget) -> Details:
         """Texts for the last stage: entries and excerpts of spans, of so many bytes."""
         root = generation.root
 
@@ -273,7 +259,7 @@ class Coordinator:
 
         return details
 
-    async def _details(
+    async def details(
         self,
         generation: Generation,
         plan: Plan,
@@ -353,88 +339,11 @@ class Coordinator:
         return self.generations.ready()
 
 
-class _Laps:
-    """What each step of one search took, ms."""
-
-    def __init__(self) -> None:
-        self.ms: dict[str, float] = {}
-        self._begun = self._mark = time.monotonic()
-
-    def end(self, step: str) -> None:
-        """The step is over and the next one begins."""
-        now = time.monotonic()
-        self.ms[step], self._mark = round(1000 * (now - self._mark), 3), now
-
-    @property
-    def total_ms(self) -> float:
-        return round(1000 * (time.monotonic() - self._begun), 3)
-
-
 def _cursor(request: SearchRequest) -> Cursor | None:
     return Cursor.decode(request.cursor, request_identity(request)) if request.cursor else None
-
-
-def _explicit(request: SearchRequest) -> bool:
-    """Whether the caller named spaces or gave one its own form."""
-    return bool(request.forms) or request.layers != "auto"
-
-
-def _ranking(fused: Fused, request: SearchRequest) -> Array:
-    """The rows to be shown, best first."""
-    # A pattern that matches everywhere surprises nobody, yet who asks for it by name wants its matches.
-    shown = (fused.fused > 0) | (np.isfinite(fused.scores).any(axis=1) if _explicit(request) else False)
-    return fused.order[shown[fused.order]]
 
 
 def _spans(found: Candidates, fused: Fused, ranking: Array) -> list[Span]:
     """The hits of these rows: where the strongest signal of each lies."""
     columns = (fused.starts[ranking].tolist(), fused.ends[ranking].tolist())
     return [(key.tobytes(), start, end) for key, start, end in zip(found.hashes[ranking], *columns, strict=True)]
-
-
-def _prepare(generation: Generation, request: SearchRequest, names: list[str]) -> tuple[list[SpaceQuery], dict[str, str]]:
-    """Every space's question, and why some have none.
-
-    A space that nobody named is asked what its layer takes (`Layer.shapes`). Where that leaves none with anything to ask, all are asked.
-    """
-    reading = routing.read(request.query)
-    named = set(names if request.layers != "auto" else request.forms)
-    left_out = [name for name in names if name not in named and not reading.asks(generation.spaces[name].layer.shapes)]
-    prepared, reasons = _questions(generation, request, [name for name in names if name not in left_out], named, reading)
-    if left_out and not prepared:
-        prepared, others = _questions(generation, request, left_out, named, reading)
-        return prepared, reasons | others
-    return prepared, reasons | {name: reading.why_not(generation.spaces[name].layer.shapes) for name in left_out}
-
-
-def _questions(
-    generation: Generation, request: SearchRequest, names: Sequence[str], named: Collection[str], reading: Reading
-) -> tuple[list[SpaceQuery], dict[str, str]]:
-    """The questions of these spaces, and why some have none. A model that is missing silences its space, unless it was named."""
-    prepared: list[SpaceQuery] = []
-    reasons: dict[str, str] = {}
-    for name in names:
-        layer = generation.spaces[name].layer
-        explicit = name in named
-        if problem := generation.spaces[name].problem:
-            if explicit:
-                raise ModelMissing(f"Layer {name!r} cannot be asked: {problem}.")
-            reasons[name] = problem
-            continue
-        try:
-            shapes = frozenset() if explicit else reading.shapes.keys()
-            wanted = Request(request.query, request.forms.get(name, {}), explicit, KeptMedia(generation.store).one, shapes)
-            asked = layer.prepare(wanted, generation.statistics(name))
-        except BadQuery as error:
-            raise BadQuery(f"Layer {name!r}: {error}") from None
-        except SondageError as error:
-            if explicit:
-                raise
-            reasons[name] = str(error)
-            continue
-        if asked is None:
-            reasons[name] = NOTHING_TO_ASK
-        else:
-            prepared.append(replace(asked, space=name))
-    prepared, narrowed = without_narrowed(generation, prepared)
-    return prepared, reasons | narrowed

@@ -27,7 +27,8 @@ class SpaceFacts:
 
     n_units: its live units in the scope asked, the multiplier of E. surprise: `Layer.surprise` bound to a query that has a
     `log_p` (always in rarity spaces): raw scores to nats. whole: it has looked at the whole scope; False where it is built for
-    some paths only, or was late: what it did not find says nothing then. most: `SpaceQuery.most`.
+    some paths only, or was late: what it did not find says nothing then. most: `SpaceQuery.most`. looked: the share of the scope that
+    it has looked at, of what it should have: below 1 where it was late, or a shard was away.
     """
 
     name: str
@@ -37,6 +38,7 @@ class SpaceFacts:
     surprise: Callable[[Array], Array] | None = None
     whole: bool = True
     most: float | None = None
+    looked: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +50,7 @@ class Weighed:
     scores, z, surprises: (n, s). z is nan in rarity spaces; surprise is 0 where a space has no match or did not look
     gates: (s,) what the known-item probes say of a space. weights: (s,) what its surprise counts: as learnt from cloze probes, else
         its gate; raised where a space certifies itself
+    certainties: (s,) how far a space certifies itself, 0 to 1: its best hit is one that chance hardly gives
     nulls: (s,) where surprise comes from: "probes" (a fitted table), "normal" (no table yet), "rarity"
     """
 
@@ -59,6 +62,7 @@ class Weighed:
     surprises: Array
     gates: Array
     weights: Array
+    certainties: Array
     nulls: tuple[str, ...]
 
 
@@ -110,7 +114,7 @@ def log_combined_p(fused: Array, total_weight: float, n_spaces: int) -> Array:
     return np.minimum((1.0 if n_spaces > 1 else 0.0) - fused / total_weight, 0.0)
 
 
-def _taking_part(
+def taking_part(
     spaces: Sequence[SpaceFacts], moments: Sequence[Moments | None], nulls: CorpusNulls | None, silent: Collection[str]
 ) -> list[str]:
     """The similarity spaces whose silence about a document says something: those that looked, and those that had nothing to ask although
@@ -120,13 +124,13 @@ def _taking_part(
     return sorted(looked | (worded & set(silent)))
 
 
-def _trust(spaces: Sequence[SpaceFacts], similar: Array, nulls: CorpusNulls | None, taking_part: Sequence[str]) -> Array:
+def _trust(spaces: Sequence[SpaceFacts], similar: Array, nulls: CorpusNulls | None, together: Sequence[str]) -> Array:
     """What each space counts before the query is looked at: exact spaces fully, similarity spaces as the corpus taught of those that take
     part, the best of them fully. Where none of them is worth anything, none is better than another."""
     trust = np.ones(len(spaces))
-    if nulls is None or not similar.any() or not taking_part:
+    if nulls is None or not similar.any() or not together:
         return trust
-    among = nulls.weights_among(taking_part)
+    among = nulls.weights_among(together)
     learnt = np.array([among.get(space.name, 0.0) for space in spaces])
     best = max(among.values())
     if best > 0 and learnt[similar].any():
@@ -139,7 +143,8 @@ def weigh(candidates: Candidates, spaces: Sequence[SpaceFacts], nulls: CorpusNul
 
     candidates: merged; spaces: in the plan's order; nulls: None for a corpus that has none yet; silent: similarity spaces that were
     to be asked but had nothing to ask (`Layer.prepare` gave None): their evidence is 0. A similarity space that is away, or failed on
-    every shard, is as one that was not asked: the others count as they do without it (`CorpusNulls.weights_among`).
+    every shard, is as one that was not asked: the others count as they do without it (`CorpusNulls.weights_among`). One that looked at a
+    part of the scope counts in proportion.
     Spaces are summed in the order of their names, so that the plan's order does not change a bit.
     """
     n, s = candidates.scores.shape
@@ -169,14 +174,16 @@ def weigh(candidates: Candidates, spaces: Sequence[SpaceFacts], nulls: CorpusNul
             n_units = moments.n if moments else space.n_units
             certainty[j] = _self_certainty(surprises[candidates.generated[:, j], j], n_units)
     similar = np.array([space.null == "moments" for space in spaces], bool)
-    weights = np.maximum(_trust(spaces, similar, nulls, _taking_part(spaces, candidates.moments, nulls, silent)), certainty)
+    weights = np.maximum(_trust(spaces, similar, nulls, taking_part(spaces, candidates.moments, nulls, silent)), certainty)
+    # Moments of some shards are not those of all: where these differ in topic, z of a hit may be too large. It counts the less for it.
+    weights = np.where(similar, weights * [space.looked for space in spaces], weights)
     derived = np.array([space.origin == "derived" for space in spaces], bool)
     fused, of_sources = np.zeros(n), np.zeros(n)
     for j in sorted(range(s), key=lambda j: spaces[j].name):
         fused += weights[j] * surprises[:, j]
         if not derived[j]:
             of_sources += weights[j] * surprises[:, j]
-    return Weighed(fused, of_sources, derived, candidates.scores, z, surprises, gates, weights, tuple(kinds))
+    return Weighed(fused, of_sources, derived, candidates.scores, z, surprises, gates, weights, certainty, tuple(kinds))
 
 
 def fuse(
@@ -201,8 +208,8 @@ def fuse(
     log_signal = np.column_stack(
         [log_signal_evalue(surprises[:, j], space.n_units) for j, space in enumerate(spaces)] or [np.zeros((n, 0))]
     )
-    taking_part = _taking_part(spaces, candidates.moments, nulls, silent)
-    fitted = nulls.fused_among(taking_part) if nulls is not None else None
+    together = taking_part(spaces, candidates.moments, nulls, silent)
+    fitted = nulls.fused_among(together) if nulls is not None else None
     of_sources_null = nulls.fused_of_sources if nulls is not None and fitted is nulls.fused else None
 
     def evalues(evidence: Array, null: FusedNull | None, counted: Array) -> Array:

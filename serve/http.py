@@ -43,6 +43,21 @@ EXAMPLES = {
             "paths": ["email/**/*.py", "!**/__init__.py"],
         }
     },
+    "lists fused by reciprocal ranks": {
+        "value": {"corpus": "stdlib", "query": "parse an HTTP date header", "coupling": {"name": "rrf", "k": 60}, "weights": {"bm25": 2}}
+    },
+    "an error message, and where its symbol is used": {
+        "value": {
+            "corpus": "stdlib",
+            "combine": {
+                "bridge": {
+                    "from": {"text": "json.decoder.JSONDecodeError: Expecting value"},
+                    "key": "symbol",
+                    "to": {"search": {"forms": {"symbols": {"name": "$key", "references": True}}}},
+                }
+            },
+        }
+    },
     "a filter on metadata": {
         "value": {"corpus": "stdlib", "query": "event loop", "where": {"size_bytes": {"<": 100000}, "not": {"ext": "pyi"}}}
     },
@@ -208,19 +223,23 @@ def create_app(
 
 
 def _in_place(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema with its definitions where they are used: inside another document nothing finds them."""
+    """A JSON schema with its definitions where they are used: inside another document nothing finds them. What holds itself, as the nodes
+    of `combine` do, is told once, and named where it comes again."""
     definitions = schema.get("$defs", {})
 
-    def resolved(part: Any) -> Any:
+    def resolved(part: Any, inside: tuple[str, ...]) -> Any:
         if isinstance(part, list):
-            return [resolved(item) for item in part]
+            return [resolved(item, inside) for item in part]
         if not isinstance(part, dict):
             return part
         if "$ref" in part:
-            return resolved(definitions[part["$ref"].rpartition("/")[2]])
-        return {name: resolved(value) for name, value in part.items() if name != "$defs"}
+            name = part["$ref"].rpartition("/")[2]
+            if name in inside:
+                return {"type": "object", "description": f"again a {name}, as above"}
+            return resolved(definitions[name], (*inside, name))
+        return {name: resolved(value, inside) for name, value in part.items() if name != "$defs"}
 
-    return resolved(schema)
+    return resolved(schema, ())
 
 
 # --- who may ask -------------------------------------------------------------------------------------------------------------

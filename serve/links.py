@@ -14,6 +14,7 @@ from serve.schema import MAX_DEPTH, MAX_K, MAX_QUERY_CHARS, Edge, SearchRequest
 
 MAX_LINK_CHARS = 2_000  # of the whole query string: what proxies and logs on the way take without cutting it
 LISTS = ("layers", "path")  # parameters that may be repeated
+BODY_ONLY = {"forms", "context", "keep_all", "combine"}  # fields that no link says
 NAMES = {"query": "q", "paths": "path"}  # fields of a request that a link calls otherwise
 
 
@@ -31,6 +32,8 @@ class SearchParameters(Edge):
     generation: Annotated[int | None, Field(ge=1, lt=10**16, description="a kept generation; none: the newest")] = None
     highlight: bool = True
     explain: bool = False
+    coupling: Annotated[str, Field(max_length=100, description="how lists become one ranking: a name, or rrf:k=2")] = "evidence"
+    weights: Annotated[str | None, Field(description='what layers count in it, as JSON: {"bm25": 1, "dense": 2}')] = None
     rerank: Annotated[str | None, Field(min_length=1, max_length=500, description="cross-encoder that orders the best hits anew")] = None
     depth: Annotated[int | None, Field(ge=1, le=MAX_DEPTH, description="hits that it reads; none: 20")] = None
 
@@ -40,7 +43,9 @@ class SearchParameters(Edge):
 
         layers = [name for part in self.layers for name in part.split(",") if name]
         where = None if self.where is None else decode(self.where.encode("utf-8", "replace"), "where")
-        fields = self.model_dump(include={"corpus", "k", "budget_ms", "cursor", "generation", "highlight", "explain"})
+        fields = self.model_dump(include={"corpus", "k", "budget_ms", "cursor", "generation", "highlight", "explain", "coupling"})
+        if self.weights is not None:
+            fields["weights"] = decode(self.weights.encode("utf-8", "replace"), "weights")
         if self.depth is not None and self.rerank is None:
             raise InvalidRequest("depth: nothing is reranked. Name the model: rerank=MODEL.", at="depth")
         if self.rerank is not None:
@@ -66,12 +71,14 @@ def parameters_of(request: SearchRequest) -> list[tuple[str, str]] | None:
     """A search as a link's parameters; None where it says what no link says, or more than fits into one."""
     stated = request.model_dump(exclude_defaults=True)
     layers = stated.get("layers", ["auto"])
-    if not {"forms", "context", "keep_all"}.isdisjoint(stated) or not layers or not all(layers) or any("," in name for name in layers):
+    if not BODY_ONLY.isdisjoint(stated) or not layers or not all(layers) or any("," in name for name in layers):
         return None
     rerank = stated.pop("rerank", {})
     if rerank is False or not set(rerank) <= {"model", "depth"}:
         return None
     stated |= {"rerank" if name == "model" else name: value for name, value in rerank.items()}
+    if "coupling" in stated:
+        stated["coupling"] = str(request.coupling)
     found = []
     for field, value in stated.items():
         for each in value if isinstance(value, list) else [value]:

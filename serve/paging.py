@@ -9,6 +9,9 @@ from serve.reranking import Pinned
 from serve.schema import MAX_DEPTH, SearchRequest
 from shards.errors import BadQuery
 
+# What of a request decides which hits stand in which order.
+ORDERING = {"corpus", "query", "forms", "layers", "paths", "where", "generation", "coupling", "weights", "rerank", "combine"}
+
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
@@ -41,11 +44,11 @@ class Cursor:
         except (ValueError, LookupError, TypeError):
             raise BadQuery("The cursor is not one that a previous answer gave. Leave it out to start at the first page.") from None
         if cursor.request != request:
-            raise BadQuery("The cursor belongs to another request. Send it with the same query, layers and filters.")
+            raise BadQuery("The cursor belongs to another request. Send it with the same query, layers, filters, coupling and weights.")
         return cursor
 
 
 def identity(request: SearchRequest) -> str:
     """What must not change between pages."""
-    body = request.model_dump_json(include={"corpus", "query", "forms", "layers", "paths", "where", "generation", "rerank"})
+    body = request.model_dump_json(include=ORDERING)
     return hashlib.sha256(body.encode()).hexdigest()[:12]

@@ -11,10 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from serve.schema import Rerank, SearchRequest
+from serve.algebra_schema import BridgeFields, CutFields, FuseFields, SubQuery, Weighted
+from serve.schema import Coupling, Rerank, SearchRequest
 from shards.errors import SondageError
 
-NESTED: dict[str, type[BaseModel]] = {"rerank": Rerank}  # fields of a request that have fields of their own
+NESTED: dict[str, type[BaseModel]] = {  # fields of a request that have fields of their own
+    "rerank": Rerank, "coupling": Coupling,
+    "search": SubQuery, "cut": CutFields, "fuse": FuseFields, "bridge": BridgeFields, "wsum": Weighted,
+}  # fmt: skip
 MAX_PROBLEMS = 5  # reported of one request; the first is usually the cause of the others
 
 
@@ -84,8 +88,9 @@ def invalid(errors: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> Inva
         at = place(error["loc"])
         message = error["msg"].removeprefix("Input should be ")
         if error["type"] == "extra_forbidden":
-            known = NESTED.get(str(error["loc"][0]), model) if len(error["loc"]) > 1 else model
-            message = f"unknown field; {_guess(str(error['loc'][-1]), tuple(known.model_fields))}"
+            known = next((NESTED[step] for step in reversed(error["loc"][:-1]) if step in NESTED), model)
+            names = tuple(field.alias or name for name, field in known.model_fields.items())
+            message = f"unknown field; {_guess(str(error['loc'][-1]), names)}"
         elif error["type"] == "missing":
             message = "missing"
         else:
@@ -119,7 +124,10 @@ def _guess(name: str, known: tuple[str, ...]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:  # nested without end
+        text = f"{type(value).__name__}…"
     return text if len(text) <= 60 else f"{text[:60]}… ({len(text):,} characters)"
 
 

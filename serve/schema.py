@@ -2,26 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
-MAX_QUERY_CHARS = 8_192
+from serve.algebra_schema import Tree
+from serve.combined_schema import Combined, Part
+from serve.edge import MAX_QUERY_CHARS, Coupling, Edge, Printable, Weight, spelt
+
 MAX_K = 1_000
 MAX_DEPTH = 200  # hits that a reranker reads: 300 kB of text at most
 MAX_CONTEXT_LINES = 100  # before and after a hit
-
-
-class Edge(BaseModel):
-    """Frozen, unknown fields refused: a typo in a request must not be silently ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _printable(text: str) -> str:
-    """JSON cannot carry the lone surrogates that stand for a path's invalid UTF-8; such bytes are shown as U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-Printable = Annotated[str, AfterValidator(_printable)]
 
 
 class Rerank(Edge):
@@ -48,6 +38,9 @@ class Context(Edge):
     after: Annotated[int, Field(ge=0, le=MAX_CONTEXT_LINES)] = 0
 
 
+ASKING = ("query", "forms", "layers", "coupling", "weights")  # what sub-queries say instead, where there are some
+
+
 class SearchRequest(Edge):
     """One search over one corpus."""
 
@@ -70,10 +63,30 @@ class SearchRequest(Edge):
     highlight: Annotated[bool, Field(description="mark matches in excerpts with offsets")] = True
     context: Annotated[Context | None, Field(description="whole lines around each hit; null: about 320 bytes of lines")] = None
     explain: Annotated[bool, Field(description="add z, gates and weights to each signal")] = False
+    coupling: Annotated[
+        Coupling,
+        BeforeValidator(spelt, json_schema_input_type=str | Coupling),
+        Field(description='how lists become one ranking: a name, "rrf:k=2", or {"name": "rrf", "k": 2}'),
+    ] = Coupling(name="evidence")
+    weights: Annotated[
+        dict[str, Weight],
+        Field(max_length=1_000, description="what spaces count in the ranking; others: 1, or in evidence what the corpus taught"),
+    ] = {}
     rerank: Annotated[
         LastStage | None, Field(description="reorder the best hits by a model; null: as the server does by itself; false: never")
     ] = None
     keep_all: Annotated[bool, Field(description="return hits even where the verdict is none: for rankings")] = False
+    combine: Annotated[
+        Tree | None, Field(description='several searches as one: {"union": [{"search": {…}}, …]}; then query, forms, layers are theirs')
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_way_to_ask(self) -> "SearchRequest":
+        asked_beside = [name for name in ASKING if getattr(self, name) != type(self).model_fields[name].default]
+        if self.combine is not None and asked_beside:
+            problem = "combine has sub-queries that say what is asked; move {fields} into them"
+            raise PydanticCustomError("asked_twice", problem, {"fields": ", ".join(asked_beside)})
+        return self
 
 
 class Generated(Edge):
@@ -90,7 +103,9 @@ class Generated(Edge):
 class Signal(Edge):
     """What one space says of a hit. score: its raw score. surprise: -ln p under the space's null model, nats. evalue: how many
     of its units this good chance alone would give (p x units; conservative, for one space and hit). generated: of a derived space, the
-    text that it saw instead of the document."""
+    text that it saw instead of the document. With `explain`: z, the score under the space's moments (`SpaceEvidence`); weight, what the
+    space counts; share, weight x surprise: what the hit's `fused` is the sum of. part: the sub-query that asked, in a
+    combined request."""
 
     layer: str
     score: float
@@ -100,7 +115,9 @@ class Signal(Edge):
     end: int
     z: float | None = None
     weight: float | None = None
+    share: float | None = None
     generated: Generated | None = None
+    part: str = ""
 
 
 class RerankSignal(Edge):
@@ -139,7 +156,10 @@ class Hit(Edge):
     """A document. hash, start, end, line: where the strongest signal lies; place: in which part of a file that has pages, slides, sheets,
     chapters or cells ("page 3", "slide 4", "Sheet2!B7", "chapter 2", "cell 5"), else "". fused: weighted sum of surprises (nats). evalue:
     how many documents with so much fused evidence a query of unrelated words would bring (Gumbel fit of the best hit). constellation:
-    who saw it: spaces that read the source; only derived ones, which see texts about it (a hypothesis); or both (the strongest)."""
+    who saw it: spaces that read the source; only derived ones, which see texts about it (then it is a hypothesis); or both (the strongest).
+    coupled: the number by which hits are ranked where that is not `fused`, else null. ranks: the hit's place, from 1, in the list of each
+    space that has it on its list; with evidence only where `explain` is set. All else is the same whatever the coupling.
+    parts: of a combined request, what each sub-query says of it; `fused` and `evalue` are those of the whole (`serve/algebra.py`)."""
 
     hash: str
     start: int
@@ -152,12 +172,43 @@ class Hit(Edge):
     n_entries: int
     excerpt: ExcerptOut | None
     signals: list[Signal]
-    constellation: Literal["source", "derived", "both"] = "source"
+    constellation: Literal["source", "hypothesis", "both"] = "source"
+    coupled: float | None = None
+    ranks: dict[str, int] = {}
+    parts: list[Part] = []
     rerank: RerankSignal | None = None
 
 
+class SpaceEvidence(Edge):
+    """What a space's evidence rests on, with `explain`.
+
+    n_units: its units in scope, the multiplier of its E-values. n, mean, sd: of this query's scores over all live units, by which scores
+    become z (a space of matches has none; where sd is tiny, a floor of the space takes its place). gate: what known items say of it,
+    0 to 1; learnt: what cloze probes say it counts beside all others of the corpus, null where they said nothing; cloze: its mean
+    reciprocal rank on these; certainty: how far, 0 to 1, it certifies itself by a hit that chance hardly gives, where these said nothing.
+    weight: what its surprise counts in `fused`. concordance: how much more it says, in standard deviations, of what the others together
+    find best than of documents drawn by lot; null where no other space says anything."""
+
+    n_units: int
+    n: int | None
+    mean: float | None
+    sd: float | None
+    gate: float
+    learnt: float | None
+    cloze: float | None
+    certainty: float
+    weight: float
+    concordance: float | None
+
+
 class LayerInfo(Edge):
-    """A space, described once per answer, not per hit; asked: what it was asked, null where it was not."""
+    """A space, described once per answer, not per hit; asked: what it was asked, null where it was not. weight: what it counted in the
+    ranking; reason: why nothing was asked of it, or why its answer did not count. null: where its surprise comes from: "probes" (a fitted
+    table), "normal" (none yet), "rarity" (the chance of a match).
+
+    With `explain`, of those that were asked, asked_by: who made the question: the caller (named the space, or gave it a form of its own), a
+    rule (by what the query looks like), a model (encoded the text) or a bridge (other spaces' hits); because: how, for people.
+    part: the sub-query that asked it, in a combined request."""
 
     name: str
     layer: str
@@ -169,10 +220,14 @@ class LayerInfo(Edge):
     n_matched: int = 0
     weight: float = 0.0
     null: str = ""
+    asked_by: Literal["caller", "rule", "model", "bridge"] | None = None
+    because: Printable = ""
+    evidence: SpaceEvidence | None = None
+    part: str = ""
 
 
 class Coverage(Edge):
-    """How much of the scope a space looked at on one shard, and why not all (`LayerStatus`)."""
+    """How much of the scope a space looked at on one shard, and why not all (`LayerStatus`). part: the sub-query that asked it."""
 
     layer: str
     shard: int
@@ -180,6 +235,7 @@ class Coverage(Edge):
     covered: int
     total: int
     reason: str = ""
+    part: str = ""
 
 
 class RerankInfo(Edge):
@@ -194,10 +250,23 @@ class RerankInfo(Edge):
     ms: float
 
 
+class JointInfo(Edge):
+    """What is known of a joint ranking. exact_to: its first so many hits are, in their order, those of the ranking of all documents of the
+    scope, each scored by every space. rounds: calls to each host; candidates: documents scored by every space; documents: of the scope.
+    reason: why not as many are certain as were asked for, "" if they are (fewer than asked for: no other has any evidence)."""
+
+    exact_to: int
+    rounds: int
+    candidates: int
+    documents: int
+    reason: str = ""
+
+
 class SearchAnswer(Edge):
     """verdict: strong, weak or none, with its reason. complete: whether every layer and shard was fully searched,
     and no hit had to be left out because its text could not be read in time. read_as: what the query looks like, with what shows it,
-    where the spaces to ask were chosen by that."""
+    where the spaces to ask were chosen by that. answerable, with `explain`: how far the query is from what this corpus takes for
+    nonsense, in nats of log odds; below 0 it is taken for that. Null where that was not learnt, or only a part was searched."""
 
     corpus: str
     generation: int
@@ -209,9 +278,13 @@ class SearchAnswer(Edge):
     cursor: str | None = None
     layers: list[LayerInfo]
     coverage: list[Coverage]
+    coupling: Coupling = Coupling(name="evidence")
+    joint: JointInfo | None = None
+    combined: Combined | None = None
     rerank: RerankInfo | None = None
     timings_ms: dict[str, float]
     read_as: dict[str, str] = {}
+    answerable: float | None = None
 
 
 class DocumentAnswer(Edge):

@@ -7,7 +7,7 @@ follows it.
 import re
 
 from shards import formula_symbols as symbols
-from shards.formula_layout import MAX_DEPTH, MAX_SIGNS, Row, Sign, named, sign_of, spelt
+from shards.formula_layout import MAX_DEPTH, MAX_SIGNS, Row, Sign, grid, named, sign_of, spelt
 from shards.formula_symbols import NUMBER, VARIABLE
 
 MAX_CHARS = 4096  # of a formula that are read
@@ -155,6 +155,11 @@ class _Reader:
                 self._left -= 1
                 signs.append(sign)
 
+    def _begun(self, signs: Row, sign: Sign) -> Sign:
+        """A sign whose parts are read next: were they read first, one that holds too much would be missing with all of it."""
+        self._add(signs, sign)
+        return sign
+
     def _sign(self, signs: Row, scripts: bool = True) -> None:
         """One sign more; scripts: whether `^` and `_` are looked for here."""
         kind, text = self._peek()
@@ -251,11 +256,13 @@ class _Reader:
         elif name in ("frac", "dfrac", "tfrac", "cfrac", "nicefrac", "sfrac", "binom", "dbinom", "tbinom"):
             role = "binomial" if "binom" in name else "fraction"
             self._optional()
-            self._add(signs, Sign(role, role, parts=(self._argument(), self._argument())))
+            sign = self._begun(signs, Sign(role, role))
+            sign.parts = (self._argument(), self._argument())
         elif name == "sqrt":
+            sign = self._begun(signs, Sign("√", "root"))
             index = self._optional()
             radicand = self._argument()
-            self._add(signs, Sign("√", "root", parts=(radicand, index) if index else (radicand,)))
+            sign.parts = (radicand, index) if index else (radicand,)
         elif name in ("stackrel", "overset", "underset"):
             script, base = self._argument(), self._argument()
             if base:
@@ -314,7 +321,9 @@ class _Reader:
             self._raw_group()
         if name not in _MATRICES:
             return  # its \end is passed over where it comes
-        cells: list[Row] = [[]]
+        label = "cases" if "cases" in name else "det" if name in ("vmatrix", "Vmatrix") else "matrix"
+        sign = self._begun(signs, Sign(label, "matrix"))
+        lines: list[list[Row]] = [[[]]]
         self._depth += 1
         while True:
             kind, text = self._peek()
@@ -327,11 +336,11 @@ class _Reader:
                 self._at += 1
                 if text == "\\":
                     self._optional()
-                cells.append([])
+                    lines.append([])
+                lines[-1].append([])
             elif self._depth >= MAX_DEPTH:
                 self._at += 1
             else:
-                self._sign(cells[-1])
+                self._sign(lines[-1][-1])
         self._depth -= 1
-        label = "cases" if "cases" in name else "det" if name in ("vmatrix", "Vmatrix") else "matrix"
-        self._add(signs, Sign(label, "matrix", parts=tuple(cell for cell in cells if cell)))
+        sign.parts = grid(lines)

@@ -1,5 +1,6 @@
 """A formula as it is laid out: rows of signs with scripts and parts. What LaTeX and MathML are read into, and trees are made from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shards import formula_symbols as symbols
@@ -16,8 +17,8 @@ class Sign:
     """One sign of a row.
 
     role: "atom", "relation", "additive", "multiplicative", "big" (sums and integrals), "prefix", "postfix", "function", "open",
-        "close", "bar", "separator", "prime", "fraction", "root", "binomial", "matrix", "group" (braces: invisible).
-    kind: CONCRETE, VARIABLE or NUMBER. parts: numerator and denominator; radicand and index; cells; what a group holds.
+        "close", "bar", "separator", "prime", "fraction", "root", "binomial", "matrix" (its lines are, too), "group" (braces: invisible).
+    kind: CONCRETE, VARIABLE or NUMBER. parts: numerator and denominator; radicand and index; lines of cells (`grid`); what a group holds.
     sub, sup: scripts, also those above and below. accents: hats and the like, innermost first.
     """
 
@@ -63,6 +64,12 @@ def sign_of(name: str) -> Sign | None:
         if name == "?":
             return Sign(name, "atom", VARIABLE)
     return None
+
+
+def grid(lines: Sequence[Sequence[Row]]) -> tuple[Row, ...]:
+    """The parts of a matrix: a sign for each line, whose parts are its cells. Without lines a square would be one long line."""
+    cells = [tuple(cell for cell in line if cell) for line in lines]
+    return tuple([Sign("line", "matrix", parts=line)] for line in cells if line)
 
 
 def named(word: str, is_text: bool = False) -> Sign:

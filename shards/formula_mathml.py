@@ -5,11 +5,12 @@ No XML parser: what stands in pages is seldom well formed, and entities are HTML
 
 import html
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shards import formula_symbols as symbols
 from shards.formula_latex import read_latex
-from shards.formula_layout import MAX_DEPTH, MAX_SIGNS, Row, Sign, named, sign_of, spelt
+from shards.formula_layout import MAX_DEPTH, MAX_SIGNS, Row, Sign, grid, named, sign_of, spelt
 
 MAX_CHARS = 65_536  # of an element that are read: markup takes some twenty times the room of LaTeX
 _PIECE = re.compile(
@@ -96,6 +97,12 @@ class _Reader:
         self._left -= 1
         return [sign]
 
+    def _begun(self, sign: Sign, read_parts: Callable[[], tuple[Row, ...]]) -> Row:
+        """A sign, then its parts: were they read first, one that holds too much would be missing with all of it."""
+        signs = self._one(sign)
+        sign.parts = read_parts()
+        return signs
+
     def _read(self, element: _Element) -> Row:
         name, children = element.name, element.children
         match name:
@@ -109,17 +116,16 @@ class _Reader:
                 return self._scripted(name, children)
             case "mfrac":
                 role = "binomial" if element.attributes.get("linethickness", "").strip() in ("0", "0px", "0pt") else "fraction"
-                parts = [self.row(child) for child in children[:2]]
-                return self._one(Sign(role, role, parts=tuple(parts)))
+                return self._begun(Sign(role, role), lambda: tuple(self.row(child) for child in children[:2]))
             case "msqrt":
-                return self._one(Sign("√", "root", parts=(self._rows(children),)))
+                return self._begun(Sign("√", "root"), lambda: (self._rows(children),))
             case "mroot":
-                return self._one(Sign("√", "root", parts=tuple(self.row(child) for child in children[:2])))
+                return self._begun(Sign("√", "root"), lambda: tuple(self.row(child) for child in children[:2]))
             case "mfenced":
                 return self._fenced(element)
             case "mtable":
-                cells = [self.row(cell) for line in children for cell in (line.children if line.name != "mtd" else [line])]
-                return self._one(Sign("matrix", "matrix", parts=tuple(cell for cell in cells if cell)))
+                lines = [line.children if line.name != "mtd" else [line] for line in children]
+                return self._begun(Sign("matrix", "matrix"), lambda: grid([[self.row(cell) for cell in line] for line in lines]))
             case "apply":
                 return self._applied(children)
             case _ if name in _SILENT:

@@ -6,6 +6,7 @@ hardly less certain than a literal, and a short one, near to which there is alwa
 """
 
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,9 @@ MIN_PART_CHARS = 5  # parts of words are sought for a word of this length, with 
 MIN_MISSPELT_PART_CHARS = 8
 MAX_NEAR = 48  # words taken for one that was asked
 KINDS_OF_EDIT = 4  # insert, drop, replace, swap
-MISTAKE = 3.0  # nats that another letter, and another first letter, is less likely than the right one: one in 20
+MISTAKE = 3.0  # nats that a letter of the alphabet, another first letter, and another number is less likely: one in 20
 LEAST = 1e-3  # of a match that surprises nobody, so that it is a match
+_DIGITS = re.compile(r"\d")
 
 
 class Near(NamedTuple):
@@ -39,13 +41,19 @@ def near(vocabulary: Vocabulary, word: str, most_edits: int, parts: bool) -> Nea
     """What a word may stand for. parts: also words that it is a part of."""
     edits = edits_of(len(word), most_edits)
     near_by, distances = vocabulary.near(word, edits)
+    # Who writes a short word makes few mistakes in it, however long it gets: `playwrite` is `playwright` rather than `pwrite`.
+    likely = np.array([distance <= edits_of(size, most_edits) for size, distance in zip(vocabulary.sizes(near_by), distances)], np.bool_)
+    near_by, distances = near_by[likely], distances[likely]
     part_edits = int(parts and most_edits > 0 and len(word) >= MIN_MISSPELT_PART_CHARS)
     containing = vocabulary.containing(word, part_edits) if parts and len(word) >= MIN_PART_CHARS else near_by[:0]
     numbers = np.union1d(near_by, containing)
     if not len(numbers):
         return Near(numbers, np.zeros(0))
     log_ps = np.array(_log_near(vocabulary, word.encode(), edits, part_edits))
-    by_kind = np.argsort(np.append(np.maximum.accumulate(log_ps[:-1]), log_ps[-1]), kind="stable")  # parts where they are as rare
+    rising = np.maximum.accumulate(log_ps[:-1])
+    # Parts where they are as rare, but below a single mistake: who writes `wether` means `whether`, though `wetherbe` is rarer.
+    log_ps[-1] = max(log_ps[-1], rising[min(1, edits)])
+    by_kind = np.argsort(np.append(rising, log_ps[-1]), kind="stable")
     level_of = np.argsort(by_kind)
     levels = np.full(len(numbers), len(by_kind))
     levels[np.searchsorted(numbers, near_by)] = level_of[distances]
@@ -53,7 +61,7 @@ def near(vocabulary: Vocabulary, word: str, most_edits: int, parts: bool) -> Nea
     levels[at] = np.minimum(levels[at], level_of[-1])  # `pharaohs` is two edits from `pharao`, and has it as a part
     n_passages = np.bincount(levels, vocabulary.frequencies[numbers], len(by_kind))
     surprises = _surprises(log_ps[by_kind], n_passages, max(vocabulary.n_units, 1))
-    order, place = _by_likelihood(vocabulary, word, numbers, levels)
+    order, place = _by_likelihood(vocabulary, word, numbers, levels, int(level_of[-1]))
     # Of two words equally near the likelier comes first, within the upper half of what lies between this level and the next.
     following = np.append(surprises[1:], 0.0)
     levels, numbers = levels[order], numbers[order]
@@ -96,22 +104,21 @@ def _edited(chances: list[list[float]], edits: int, known: int) -> list[float]:
     return [sum(of_edits) for of_edits in reached]
 
 
-def _by_likelihood(vocabulary: Vocabulary, word: str, numbers: Array, levels: Array) -> tuple[Array, Array]:
+def _by_likelihood(vocabulary: Vocabulary, word: str, numbers: Array, levels: Array, level_of_parts: int) -> tuple[Array, Array]:
     """The order of words by level, then by how likely they were meant: (m,) int64; and the place of each among those of its level,
     in [0, 1): (m,) float64.
 
-    A noisy channel (Kernighan, Church & Gale 1990): how often the word is written, times the chance of the mistake. Letters that are
-    only displaced are the likelier mistake than other letters, and the first letter is seldom wrong (Pollock & Zamora 1984).
+    A noisy channel (Kernighan, Church & Gale 1990): how often the word is written, times the chance of the mistake. A letter that is
+    left out, doubled or displaced is the one that it is; one that the word does not have is one of an alphabet. The first letter is
+    seldom wrong (Pollock & Zamora 1984), what is numbered otherwise is another thing, and nobody leaves out half a word by mistake.
     """
-    from rapidfuzz.distance import Indel
-    from rapidfuzz.process import cdist
-
     words = vocabulary.words(numbers)
-    sizes = np.array([len(other) for other in words])
-    apart = cdist(["".join(sorted(word))], ["".join(sorted(other)) for other in words], scorer=Indel.distance, dtype=np.int64)[0]
-    n_foreign = np.maximum(sizes, len(word)) - (sizes + len(word) - apart) // 2
+    letters, digits = set(word), _DIGITS.findall(word)
+    foreign = np.array([len(letters.difference(other)) for other in words])
     other_first = np.array([other[0] != word[0] for other in words])
-    likely = np.log(vocabulary.frequencies[numbers]) - MISTAKE * (n_foreign + other_first)
+    other_number = np.array([_DIGITS.findall(other) != digits for other in words])
+    is_part = (levels == level_of_parts) & (vocabulary.sizes(numbers) > len(word))
+    likely = np.log(vocabulary.frequencies[numbers]) - MISTAKE * (foreign + other_first + other_number + is_part)
     order = np.lexsort((vocabulary.hashes[numbers], -likely, levels))
     counts = np.bincount(levels)
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])

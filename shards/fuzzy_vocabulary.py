@@ -50,6 +50,10 @@ class Vocabulary:
         """These words. numbers: (m,) int64."""
         return self._lines(numbers).tobytes().decode().split("\n")[:-1]
 
+    def sizes(self, numbers: Array) -> Array:
+        """How many characters these words have: (m,) int64."""
+        return self._sizes[numbers]
+
     def _lines(self, numbers: Array) -> Array:
         """These words, a line feed behind each: (bytes,) uint8."""
         sizes = self.offsets[numbers + 1] - self.offsets[numbers] + 1
@@ -84,11 +88,12 @@ class Vocabulary:
         return fits[distances <= edits], distances[distances <= edits]
 
     def containing(self, word: str, edits: int) -> Array:
-        """Longer words, a part of which is this one but for `edits` letters, by partial_ratio: (m,) int64 numbers, ascending."""
+        """Words a part of which, or the whole, is this one but for `edits` letters that are others or stand elsewhere, by partial_ratio:
+        (m,) int64 numbers, ascending."""
         from rapidfuzz.fuzz import partial_ratio
         from rapidfuzz.process import cdist
 
-        fits = self._sizes > len(word)
+        fits = self._sizes >= len(word)
         for masks, mask, most in zip(self._masks, _masks_of(word), (edits, PAIRS_AN_EDIT * edits)):
             fits &= np.bitwise_count(mask & ~masks) <= most
         left = np.flatnonzero(fits)

@@ -1,27 +1,24 @@
-"""Which lines of packed renditions match a text query, and how many of each document: in pieces of whole lines, on all cores.
+"""Which lines of packed renditions match a text query, and how many of each document.
 
 What a piece is searched with is decided once (`shards/text_finders.py`); AND, OR and NOT join sorted lists of lines. A query that
 speaks of documents asks lines first, and narrows the documents with each part.
 """
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from shards.documents import Documents
-from shards.text_automaton import automaton
+from shards.text_automaton import automaton, over_lines
 from shards.text_finders import Finder, OutOfTime, compile_regex, finder, first_span, search
 from shards.text_pattern import AllOf, AnyOf, Formula, Leaf, MultiLine, NotOf, TextQuery, leaves
+from shards.text_pieces import Part, copied, gathered, groups, on_all_cores, pieces, pool
+from shards.text_starts import matches_of, starts_in
 from shards.types import Array, Budget
-
-PIECE_BYTES = 1 << 20  # 1 ms for compiled loops, which look at no clock; RE2 looks at it in between
-MIN_SHARED_BYTES = 4 << 20  # less than this one thread scans before others have begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +55,8 @@ def scan(documents: Documents, wanted: Array, query: TextQuery, budget: Budget, 
 def _scan_lines(documents: Documents, wanted: Array, formula: Formula, budget: Budget, ranges: Array | None = None) -> LineCounts:
     found = LineCounts.none(len(documents))
     find_lines = finder_of(formula)
-    parts = _pieces(documents, wanted) if ranges is None else _gathered(documents, wanted, ranges)
-    for part, feeds in _on_all_cores(parts, find_lines, budget):
+    parts = pieces(documents, wanted) if ranges is None else gathered(documents, wanted, ranges)
+    for part, feeds in on_all_cores(parts, lambda part: find_lines(part.text, budget), budget):
         if feeds is None:
             break
         _add(documents, part, feeds, found)
@@ -67,82 +64,7 @@ def _scan_lines(documents: Documents, wanted: Array, formula: Formula, budget: B
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Lines that are scanned at once, and what they are of.
-
-    low, high: rows whose lines these are; done_low, done_high: rows that are complete once it is scanned.
-    starts, offsets: where the stretches it is made of begin in the documents' text, and in it; (n,) int64.
-    """
-
-    text: Array
-    low: int
-    high: int
-    done_low: int
-    done_high: int
-    starts: Array
-    offsets: Array
-
-
-def _pieces(documents: Documents, wanted: Array) -> Iterator[_Part]:
-    for low, high in _runs(documents, wanted):
-        position, stop = int(documents.starts[low]), int(documents.ends[high - 1]) + 1
-        while position < stop:
-            end = _line_behind(documents.text, min(position + PIECE_BYTES, stop), stop)
-            first, last = np.searchsorted(documents.ends[low:high], (position, end)) + low  # whose closing b"\n" lies in it
-            holds = min(int(last) + 1, high)
-            where = np.array([position], np.int64)
-            yield _Part(documents.text[position:end], int(first), holds, int(first), int(last), where, np.zeros(1, np.int64))
-            position = end
-
-
-def _runs(documents: Documents, wanted: Array) -> Iterator[tuple[int, int]]:
-    """Wanted rows as ranges [low, high) whose texts follow one another."""
-    rows = np.flatnonzero(wanted)
-    if not len(rows):
-        return
-    broken = (np.diff(rows) > 1) | (documents.starts[rows[1:]] != documents.ends[rows[:-1]] + 1)
-    edges = np.flatnonzero(broken) + 1
-    for low, high in zip(np.r_[0, edges], np.r_[edges, len(rows)], strict=True):
-        yield int(rows[low]), int(rows[high - 1]) + 1
-
-
-def _line_behind(text: Array, at: int, stop: int) -> int:
-    """The beginning of the first line at or behind a place; text[stop - 1] is a line feed."""
-    from shards.text_kernels import line_behind
-
-    return min(int(line_behind(text, np.uint64(at - 1), np.uint64(stop))) + 1, stop)
-
-
-def _gathered(documents: Documents, wanted: Array, ranges: Array) -> Iterator[_Part]:
-    """The lines that ranges touch, copied together: so few bytes that the copy costs nothing, and loops are as long as ever."""
-    from shards.text_kernels import widen
-
-    rows = np.flatnonzero(wanted)
-    starts, stops = widen(documents.text, ranges, documents.starts[rows], documents.ends[rows] + 1)
-    groups = np.searchsorted(np.cumsum(stops - starts), np.arange(PIECE_BYTES, int((stops - starts).sum()), PIECE_BYTES)) + 1
-    done = int(rows[0]) if len(rows) else 0
-    edges = np.unique(np.r_[0, groups, len(starts)])
-    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        first, last = np.searchsorted(documents.starts, (starts[low], starts[high - 1]), side="right") - 1
-        behind = len(documents) if high == len(starts) else int(np.searchsorted(documents.ends, starts[high]))
-        offsets = np.r_[0, np.cumsum(stops[low:high] - starts[low:high])]
-        text = _copied(documents.text, starts[low:high], stops[low:high])
-        yield _Part(text, int(first), int(last) + 1, done, behind, starts[low:high], offsets[:-1])
-        done = behind
-    if len(rows) and done <= rows[-1]:
-        yield _Part(documents.text[:0], done, done, done, len(documents), np.zeros(1, np.int64), np.zeros(1, np.int64))
-
-
-def _copied(text: Array, starts: Array, stops: Array) -> Array:
-    from shards.text_kernels import gather
-
-    copy = gather(text, starts, stops, int((stops - starts).sum()))
-    copy.flags.writeable = False  # as texts are: kernels are compiled once
-    return copy
-
-
-def _add(documents: Documents, part: _Part, feeds: Array, found: LineCounts) -> None:
+def _add(documents: Documents, part: Part, feeds: Array, found: LineCounts) -> None:
     """Count the matching lines of a part, told by their line feeds in it."""
     found.complete[part.done_low : part.done_high] = True
     if not len(feeds):
@@ -161,24 +83,6 @@ def _add(documents: Documents, part: _Part, feeds: Array, found: LineCounts) -> 
     for row, feed in zip(rows[new].tolist(), feeds[low[new]].tolist(), strict=True):
         found.firsts[row] = feed - documents.starts[row]
     found.counts[rows] += counts
-
-
-@lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="lines")
-
-
-def _on_all_cores(parts: Iterable[_Part], find_lines: Finder, budget: Budget) -> Iterator[tuple[_Part, Array | None]]:
-    """Each part with its matching lines, in order, until the budget ends."""
-
-    def scanned(part: _Part) -> Array | None:
-        return None if budget.expired else find_lines(part.text, budget)
-
-    known = list(parts)
-    if sum(len(part.text) for part in known) < MIN_SHARED_BYTES:
-        yield from ((part, scanned(part)) for part in known)
-    else:
-        yield from zip(known, _pool().map(scanned, known), strict=True)
 
 
 # --- AND, OR, NOT on a line --------------------------------------------------------------------------------------------------
@@ -248,7 +152,7 @@ def _among(text: Array, feeds: Array, find_lines: Finder, budget: Budget) -> Arr
     sizes = feeds + 1 - starts
     if 2 * int(sizes.sum()) > len(text):
         return find_lines(text, budget)
-    found = find_lines(_copied(text, starts, feeds + 1), budget)
+    found = find_lines(copied(text, starts, feeds + 1), budget)
     return None if found is None else feeds[_is_in(np.cumsum(sizes) - 1, found)]
 
 
@@ -257,6 +161,8 @@ def _among(text: Array, feeds: Array, find_lines: Finder, budget: Budget) -> Arr
 
 def _scan_documents(documents: Documents, wanted: Array, formula: Formula, budget: Budget) -> LineCounts:
     """Documents for which a formula holds, each leaf somewhere in it; counted are the lines where a leaf that is asked for matches."""
+    if isinstance(formula, MultiLine):
+        return _scan_spans(documents, wanted, formula, budget)
     holds, complete = _holding(documents, wanted, formula, budget)
     total = LineCounts.none(len(documents))
     total.complete[:] = complete
@@ -304,18 +210,26 @@ def _holding(documents: Documents, wanted: Array, formula: Formula, budget: Budg
 def _scan_spans(documents: Documents, wanted: Array, leaf: MultiLine, budget: Budget, at_most: int = 1 << 62) -> LineCounts:
     """Matches of a pattern that spans lines, of each document, one behind the other."""
     found = LineCounts.none(len(documents))
+    known = over_lines(leaf.pattern, leaf.ignore_case)
+    needed = leaf.needed if known is None else leaf.rare
     possible = wanted
-    if leaf.needed is not None:
-        possible, known = _holding(documents, wanted, leaf.needed, budget)
-        found.complete[known & ~possible] = True
+    if needed is not None:
+        possible, decided = _holding(documents, wanted, needed, budget)
+        found.complete[decided & ~possible] = True
+    starts = None if known is None else starts_in(documents, possible, known, budget)
     regex = compile_regex(leaf.pattern, leaf.ignore_case, multiline=True)
-    fast = automaton(leaf.pattern, leaf.ignore_case) is not None  # then RE2's own is small, too, and reads 300 MB/s and more
+    # With an automaton of ours RE2's own is small, too, and reads 300 MB/s and more.
+    slow = known is None and automaton(leaf.pattern, leaf.ignore_case) is None
 
     def matches_in(rows: Array) -> None:
         for row in rows.tolist():
             n, text = 0, documents.content(row).tobytes()
+            if starts is not None:
+                matches = matches_of(regex, text, starts.of(row), budget)
+            else:
+                matches = _each(regex, text, budget) if slow else regex.finditer(text)
             try:
-                for match in regex.finditer(text) if fast else _each(regex, text, budget):
+                for match in matches:
                     if not n:
                         found.firsts[row] = _line_end(text, match.start())
                     n += 1
@@ -327,10 +241,12 @@ def _scan_spans(documents: Documents, wanted: Array, leaf: MultiLine, budget: Bu
                 return
             found.counts[row], found.complete[row] = n, True
 
+    if starts is not None:
+        found.complete[possible & starts.read & ~starts.some] = True
+        possible = possible & starts.read & starts.some
     rows = np.flatnonzero(possible)
-    sizes = np.cumsum(documents.ends[rows] - documents.starts[rows])
-    groups = np.split(rows, np.searchsorted(sizes, np.arange(PIECE_BYTES, sizes[-1], PIECE_BYTES)) + 1) if len(rows) else []
-    for _ in _pool().map(matches_in, groups) if len(groups) > 4 else map(matches_in, groups):
+    parts = groups(documents, rows)
+    for _ in pool().map(matches_in, parts) if len(parts) > 4 else map(matches_in, parts):
         pass
     return found
 

@@ -12,7 +12,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from shards.errors import BadQuery
-from shards.types import EXCERPT_BYTES, N_CANDIDATES, LinesAround
+from shards.types import EXCERPT_BYTES, N_CANDIDATES, Array, LinesAround
 
 Scalar = str | int | float | bool | None
 
@@ -88,6 +88,9 @@ class SpaceQuery:
     log_p: natural log of the chance that a random live unit matches: rarity layers, and phrases elsewhere.
     most: the score of a unit that would hold all that was asked, what the corpus lacks included; None where that is not known.
     where: what of the scope this question is about, beside the plan's own; None: all of it.
+    finds: whether it brings documents; if not, it only scores those that other questions of the plan bring, and the plan's `given`.
+    model: what turned the text into this question where a model did; bridge: for people, over which other spaces it came. Both are
+    translations, in which something may be lost: `explain` tells them.
     """
 
     space: str
@@ -96,6 +99,38 @@ class SpaceQuery:
     log_p: float | None = None
     most: float | None = None
     where: "Predicate | None" = None
+    finds: bool = True
+    model: str = ""
+    bridge: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Worth:
+    """The most that a space adds to the sum by which documents are ranked, by their raw scores in it.
+
+    scores, values: (m,) float64, ascending: up to scores[i] and above scores[i - 1] it adds values[i] at most; above the last, nobody
+        knows. Both empty: `factor` times `Layer.surprise` (rarity layers, whose scores have no scale in between). factor: the space's
+        weight.
+    unlisted: what it adds at most to a document that is not listed.
+    """
+
+    scores: Array
+    values: Array
+    factor: float
+    unlisted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Deeper:
+    """What a further round of a search asks for: all documents that may add up to more than `least`, where the sum is the coordinator's.
+
+    above: for each query of the plan, the score beyond which every document is to be listed (-inf: all that match); None: no list is
+    wanted, for it is known. worths: likewise.
+    """
+
+    above: tuple[float | None, ...]
+    worths: tuple[Worth, ...]
+    least: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +139,8 @@ class Plan:
 
     n_candidates: documents wanted from each space; n_details: how many documents, of all, come with entries and
     excerpt at once. budget_s: seconds left when the plan was sent. words: lower-case words that excerpts should show.
-    excerpt_size: about so many bytes, or lines.
+    given: content hashes, one after the other: documents that every question scores beside those that are found.
+    excerpt_size: about so many bytes, or lines. deeper: of a further round, which documents are wanted instead (`shards/deepening.py`).
     """
 
     where: Predicate
@@ -114,6 +150,8 @@ class Plan:
     budget_s: float = 10.0
     excerpt_size: int | LinesAround = EXCERPT_BYTES
     words: tuple[str, ...] = ()
+    given: bytes = b""
+    deeper: Deeper | None = None
 
 
 def simplify(node: Predicate, decide: Callable[[Predicate], bool | None] = lambda _leaf: None) -> Predicate:

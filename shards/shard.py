@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -183,7 +183,9 @@ class Shard:
                 if query.space in self.unopened and (reason := self._open(self.spaces[query.space])):
                     state = "failed"
                 else:
-                    own = (docs, entries) if query.where is None else self._scope(And((plan.where, query.where)))
+                    # Moments are asked of all questions, and they do not follow the scope: an empty one costs no more than these.
+                    scope = plan.where if query.where is None else And((plan.where, query.where))
+                    own = self._scope(Nothing()) if not query.finds else (docs, entries) if query.where is None else self._scope(scope)
                     covered, total = self._search_space(query, *own, found, base, budget)
                     state, reason = self._coverage(query, covered, total, budget)
             except BadQuery:
@@ -348,6 +350,10 @@ class Finding:
     status: list[LayerStatus]
     entries: list[Array] | None
 
+    def failed(self, space: str) -> bool:
+        """Whether the space could not be searched here."""
+        return any(status.state == "failed" for status in self.status if status.space == space)
+
 
 def search(shards: Sequence[Shard], plan: Plan, budget: Budget) -> Candidates:
     """Candidates of several shards as if they were one: each space's best documents, every one of them scored by every space.
@@ -355,8 +361,80 @@ def search(shards: Sequence[Shard], plan: Plan, budget: Budget) -> Candidates:
     So no space's cut-off hides evidence. All shards are searched before any candidate is scored by the other spaces: only what is
     among the best of all needs that, a quarter of what four shards find.
     """
+    hits = [Hits(plan.n_candidates, distinct=over(shards, query.space) == "documents") for query in plan.queries]
+    found = find(shards, plan, hits, budget)
+    listed = [h.columns() for h in hits]
+    numbers = np.unique(np.concatenate([found.numbers_of(plan.given), *(columns.numbers for columns in listed)]))
+    table = Table.of(numbers, listed)
+    for s, query in enumerate(plan.queries):
+        found.score(query, numbers, table, s, ~table.generated[:, s], plan.where, budget)
+    if budget.expired:
+        found = found.with_late(plan, numbers, table)
+    return found.candidates(numbers, table, hits)
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """Shards that were searched as one. parts: those that there was time for; n_rows: their document numbers; status: coverage of all."""
+
+    parts: list[Finding]
+    n_rows: int
+    status: list[LayerStatus]
+
+    def _edges(self, numbers: Array) -> Iterator[tuple[Finding, int, int]]:
+        """Each shard with its stretch of ascending document numbers."""
+        edges = np.searchsorted(numbers, [*(part.base for part in self.parts), self.n_rows]).tolist()
+        return zip(self.parts, edges, edges[1:], strict=False)
+
+    def numbers_of(self, given: bytes) -> Array:
+        """Document numbers of the content hashes that are live here, in no order: (m,) int64."""
+        documents = np.frombuffer(given, np.uint8).reshape(-1, 20)
+        found = [view.rows_of(documents) + np.int64(part.base + view.base) for part in self.parts for view in part.shard.views]
+        bases = [part.base + view.base for part in self.parts for view in part.shard.views]
+        return np.concatenate([np.zeros(0, np.int64), *(rows[rows >= base] for rows, base in zip(found, bases, strict=True))])
+
+    def with_late(self, plan: Plan, numbers: Array, table: "Table") -> "Searched":
+        """The same, where the time ended: questions that find nothing by themselves have looked at no more than they have scored."""
+        status = list(self.status)
+        for s in [s for s, query in enumerate(plan.queries) if not query.finds]:
+            for part, low, high in self._edges(numbers):
+                scored = int(np.count_nonzero(~np.isnan(table.scores[low:high, s])))
+                if scored < high - low and part.status[s].state == "ready":
+                    late = replace(part.status[s], state="late", covered=scored, total=high - low, reason="the time budget ended")
+                    status[next(i for i, told in enumerate(status) if told is part.status[s])] = late
+        return replace(self, status=status)
+
+    def score(self, query: SpaceQuery, numbers: Array, table: "Table", s: int, wanted: Array, where: Predicate, budget: Budget) -> None:
+        """Puts into column s of the table what a space says of the documents that are wanted, (n,) bool. numbers: (n,), ascending."""
+        for part, low, high in self._edges(numbers):
+            space = part.shard.spaces.get(query.space)
+            if space is None or "refine" not in space.layer.roles or part.failed(query.space):
+                continue
+            missing = low + np.flatnonzero(wanted[low:high])
+            if len(missing):
+                for at, scored in part.shard.score(query, numbers[missing] - part.base, where, part.entries, budget):
+                    table.put(s, missing[at], scored)
+
+    def candidates(self, numbers: Array, table: "Table", hits: Sequence[Hits]) -> Candidates:
+        """The documents of a table as candidates, in the order of their hashes."""
+        hashes = [part.shard.hashes(numbers[low:high] - part.base) for part, low, high in self._edges(numbers)]
+        together = np.concatenate(hashes) if hashes else np.zeros((0, 20), np.uint8)
+        order = np.argsort(as_keys(together), kind="stable") if len(together) else np.zeros(0, np.int64)
+        return Candidates(
+            hashes=together[order],
+            generated=table.generated[order],
+            scores=table.scores[order],
+            starts=table.starts[order],
+            ends=table.ends[order],
+            moments=tuple(h.moments for h in hits),
+            n_matched=np.array([h.n_matched for h in hits], np.int64),
+            status=tuple(sorted(self.status, key=lambda s: (s.space, s.shard))),
+        )
+
+
+def find(shards: Sequence[Shard], plan: Plan, hits: Sequence[Hits], budget: Budget) -> Searched:
+    """Each space's best documents of all shards, one shard after the other, added to its hits; some time is kept for scoring them."""
     finding = Budget(budget.remaining_s - min(SCORING_S, SCORING_SHARE * max(budget.remaining_s, 0.0)))
-    hits = [Hits(plan.n_candidates, distinct=_over(shards, query.space) == "documents") for query in plan.queries]
     found: list[Finding] = []
     status: list[LayerStatus] = []
     base = 0
@@ -368,35 +446,10 @@ def search(shards: Sequence[Shard], plan: Plan, budget: Budget) -> Candidates:
             found.append(shard.find_hits(plan, hits, base, finding))
             status += found[-1].status
             base += shard.n_rows
-    listed = [h.columns() for h in hits]
-    numbers = np.unique(np.concatenate([columns.numbers for columns in listed])) if listed else np.zeros(0, np.int64)
-    table = Table.of(numbers, listed)
-    edges = np.searchsorted(numbers, [*(f.base for f in found), base]).tolist()
-    for s, query in enumerate(plan.queries):
-        for f, low, high in zip(found, edges, edges[1:], strict=False):
-            space = f.shard.spaces.get(query.space)
-            if space is None or "refine" not in space.layer.roles or f.status[s].state == "failed":
-                continue
-            missing = low + np.flatnonzero(~table.generated[low:high, s])
-            if len(missing):
-                for at, scored in f.shard.score(query, numbers[missing] - f.base, plan.where, f.entries, budget):
-                    table.put(s, missing[at], scored)
-    hashes = [f.shard.hashes(numbers[low:high] - f.base) for f, low, high in zip(found, edges, edges[1:], strict=False)]
-    together = np.concatenate(hashes) if hashes else np.zeros((0, 20), np.uint8)
-    order = np.argsort(as_keys(together), kind="stable") if len(together) else np.zeros(0, np.int64)
-    return Candidates(
-        hashes=together[order],
-        generated=table.generated[order],
-        scores=table.scores[order],
-        starts=table.starts[order],
-        ends=table.ends[order],
-        moments=tuple(h.moments for h in hits),
-        n_matched=np.array([h.n_matched for h in hits], np.int64),
-        status=tuple(sorted(status, key=lambda s: (s.space, s.shard))),
-    )
+    return Searched(found, base, status)
 
 
-def _over(shards: Sequence[Shard], space: str) -> str:
+def over(shards: Sequence[Shard], space: str) -> str:
     """What the rows of a space are."""
     return next((shard.spaces[space].layer.over for shard in shards if space in shard.spaces), "documents")
 

@@ -2,7 +2,8 @@
 
 RE2 has such an automaton too, but tells each match to Python (1.5 us), and follows one place at a time, so that each look-up waits
 for the one before (0.4 GB/s). A table of our own is followed at four places at once and counts lines itself (`shards/text_kernels.py`,
-1.5 to 2 GB/s). It says which lines match, nothing else: where in a line is asked of RE2, for the lines that are shown.
+1.5 to 2 GB/s). It says which lines match, nothing else: where in a line is asked of RE2, for the lines that are shown. Of a pattern
+over lines two automata say where matches may begin (`OverLines`).
 
 Construction: Thompson 1968 (an automaton with choices from the parse tree), then sets of its states (Rabin & Scott 1959), where
 what stands before and behind decides which assertions hold. Semantics are RE2's with `never_nl`: `\\w \\d \\s \\b` are ASCII, `.` is
@@ -12,6 +13,7 @@ too large) has no automaton: then RE2 answers.
 
 import re
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any
@@ -55,6 +57,14 @@ class _Unsure(Exception):
     """The pattern may mean something else to RE2, or is too large."""
 
 
+class _Feeds(Enum):
+    """What a line feed is to a class of characters that has it."""
+
+    REFUSED = auto()  # no character: matches stay within a line
+    END = auto()  # the end of what is looked at: whatever the pattern wants behind it is taken to be there
+    TAKEN = auto()  # a character like others
+
+
 @dataclass(frozen=True, slots=True)
 class Automaton:
     """table: (n_states * 256,) uint32, by state + byte the next state, states being multiples of 256. At the start of a line the
@@ -71,7 +81,8 @@ class _Nodes:
     masks[i]: bytes that node i consumes, 0 for a node that consumes none; then `nexts[i]` are the choices, `asserts[i]` a condition.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, feeds: _Feeds) -> None:
+        self.feeds, self.dotall = feeds, False
         self.masks: list[int] = []
         self.nexts: list[tuple[int, ...]] = []
         self.asserts: list[Any] = []
@@ -96,7 +107,7 @@ class _Nodes:
         if code is op.NOT_LITERAL:
             return self.characters([(argument, argument)], True, behind, fold)
         if code is op.ANY:
-            return self.characters([], True, behind, False)
+            return self.characters([] if self.dotall else [(10, 10)], True, behind, False)
         if code is op.IN:
             return self.bracket(argument, behind, fold)
         if code is op.BRANCH:
@@ -105,7 +116,10 @@ class _Nodes:
             _, on, off, body = argument
             if (on | off) & ~(re.IGNORECASE | re.MULTILINE | re.DOTALL):
                 raise _Unsure
-            return self.sequence(list(body), behind, (fold or bool(on & re.IGNORECASE)) and not off & re.IGNORECASE)
+            outside, self.dotall = self.dotall, (self.dotall or bool(on & re.DOTALL)) and not off & re.DOTALL
+            inside = self.sequence(list(body), behind, (fold or bool(on & re.IGNORECASE)) and not off & re.IGNORECASE)
+            self.dotall = outside
+            return inside
         if code in (op.MAX_REPEAT, op.MIN_REPEAT):
             return self.repeat(int(argument[0]), argument[1], list(argument[2]), behind, fold)
         if code is op.AT:
@@ -142,7 +156,7 @@ class _Nodes:
         return self.characters(ranges, negated, behind, fold)
 
     def characters(self, ranges: list[tuple[int, int]], negated: bool, behind: int, fold: bool) -> int:
-        """One character within some ranges of code points, or without; never a line feed."""
+        """One character within some ranges of code points, or without."""
         if fold:
             if any(high >= 0x80 and (low, high) != (0x80, 0x10FFFF) for low, high in ranges):
                 raise _Unsure  # what else such a character folds to is known to RE2
@@ -166,7 +180,11 @@ class _Nodes:
                 ascii_mask |= _mask(low, min(high, 0x7F))
             if high >= 0x80:
                 choices += self.beyond_ascii(max(low, 0x80), high, behind)
-        if ascii_mask := ascii_mask & ~_LINE_FEED:
+        if ascii_mask & _LINE_FEED and self.feeds is not _Feeds.TAKEN:
+            ascii_mask &= ~_LINE_FEED
+            if self.feeds is _Feeds.END:
+                choices.append(self.add(0, self.match, condition=op.AT_END_LINE))
+        if ascii_mask:
             choices.append(self.add(ascii_mask, behind))
         return choices[0] if len(choices) == 1 else self.add(0, *choices)
 
@@ -273,16 +291,20 @@ class _States:
 
     def move(self, state: tuple[int, int], class_: int) -> tuple[tuple[int, int], bool]:
         """The state after a byte, and whether the line is known to match by what came before it."""
-        members, before = state
-        found = 1 << self.start  # a match may begin anywhere
+        found, done = self.behind(*state, class_)
+        return (found | 1 << self.start, self.kinds[class_]), done  # a match may begin anywhere
+
+    def behind(self, members: int, before: int, class_: int) -> tuple[int, bool]:
+        """Over one byte from some nodes: those behind them, and whether a match was complete before it."""
+        found = 0
         while members:
             low = members & -members
-            behind, done = self._move(low.bit_length() - 1, before, class_)
+            nodes, done = self._move(low.bit_length() - 1, before, class_)
             if done:
-                return state, True
-            found |= behind
+                return found, True
+            found |= nodes
             members ^= low
-        return (found, self.kinds[class_]), False
+        return found, False
 
 
 def _determinise(states: _States) -> Automaton:
@@ -311,7 +333,8 @@ def _determinise(states: _States) -> Automaton:
             if state != known:
                 after, done = states.move(state, class_)
                 after = known if done else after
-            held = state if class_ == return_ and matches_at_end(state) != matches_at_end(after) else None
+            may_end_line = class_ == return_ and states.nodes.feeds is _Feeds.REFUSED  # over lines only b"\n" ends one
+            held = state if may_end_line and matches_at_end(state) != matches_at_end(after) else None
             key = (after, held)
             if key not in numbers:
                 numbers[key] = len(queue)
@@ -326,15 +349,85 @@ def _determinise(states: _States) -> Automaton:
     return Automaton((table * 256).astype(np.uint32)[:, states.class_of].ravel(), (len(rows) - 1) * 256)
 
 
+def _determinise_begins(states: _States) -> Automaton:
+    """See `OverLines.begins`."""
+    feed = int(states.class_of[10])
+    behind_feed = _START if states.asks_start else _OTHER
+    first = (1 << states.start, behind_feed, True)  # nodes, what stands before, whether a match may still begin here
+    dead, known = -2, -1  # their numbers are known at the end
+    numbers = {first: 0}
+    queue = [first]
+    rows: list[list[int]] = []
+    while len(rows) < len(queue):
+        members, before, begins = queue[len(rows)]
+        row = []
+        for class_ in range(len(states.classes)):
+            found, done = states.behind(members, before, class_)
+            inside = begins and class_ != feed
+            if inside:
+                found |= 1 << states.start
+            key = (found, behind_feed if class_ == feed else states.kinds[class_], inside)
+            if done:
+                row.append(known)
+            elif not found:
+                row.append(dead)
+            else:
+                if key not in numbers:
+                    numbers[key] = len(queue)
+                    queue.append(key)
+                    if len(queue) * len(states.classes) > MAX_MOVES:
+                        raise _Unsure
+                row.append(numbers[key])
+        rows.append(row)
+    n = len(rows)
+    table = np.array([*rows, [n] * len(states.classes), [n + 1] * len(states.classes)], np.int64)
+    table[table == dead], table[table == known] = n, n + 1
+    return Automaton((table * 256).astype(np.uint32)[:, states.class_of].ravel(), (n + 1) * 256)
+
+
 @lru_cache(maxsize=32)  # a table may take a megabyte
 def automaton(pattern: str, ignore_case: bool) -> Automaton | None:
     """The automaton of a pattern that RE2 takes; None where it is too large, or where Python's parser might read it otherwise."""
-    tree = parse(pattern)
-    if tree is None or tree.state.flags & ~(re.IGNORECASE | re.MULTILINE | re.DOTALL | re.UNICODE):
-        return None
-    nodes = _Nodes()
+    tree = _tree(pattern)
     try:
-        start = nodes.sequence(list(tree), nodes.match, ignore_case or bool(tree.state.flags & re.IGNORECASE))
-        return _determinise(_States(nodes, start))
+        return None if tree is None else _determinise(_states(tree, ignore_case, _Feeds.REFUSED))
     except (_Unsure, RecursionError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class OverLines:
+    """Where matches of a pattern over lines may begin. Both say too much rather than too little.
+
+    lines: of the lines in which what a match has of its first line may stand.
+    begins: followed from the start of a line on, over the lines behind it, is at `matched` once a match that begins in that line is
+    complete, at `matched` - 256 once none can be. A line feed behind the text counts as part of it.
+    """
+
+    lines: Automaton
+    begins: Automaton
+
+
+@lru_cache(maxsize=32)
+def over_lines(pattern: str, ignore_case: bool) -> OverLines | None:
+    """Of a pattern that RE2 takes and that matches no empty string; None as for `automaton`."""
+    tree = _tree(pattern)
+    if tree is None or not tree.getwidth()[0]:
+        return None
+    try:
+        lines = _determinise(_states(tree, ignore_case, _Feeds.END))
+        return OverLines(lines, _determinise_begins(_states(tree, ignore_case, _Feeds.TAKEN)))
+    except (_Unsure, RecursionError):
+        return None
+
+
+def _tree(pattern: str) -> Any:
+    """The parse tree, None where a flag may mean something else to RE2."""
+    tree = parse(pattern)
+    return None if tree is None or tree.state.flags & ~(re.IGNORECASE | re.MULTILINE | re.DOTALL | re.UNICODE) else tree
+
+
+def _states(tree: Any, ignore_case: bool, feeds: _Feeds) -> _States:
+    nodes = _Nodes(feeds)
+    nodes.dotall = bool(tree.state.flags & re.DOTALL)
+    return _States(nodes, nodes.sequence(list(tree), nodes.match, ignore_case or bool(tree.state.flags & re.IGNORECASE)))

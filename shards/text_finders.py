@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.text_automaton import automaton
+from shards.text_automaton import Automaton, automaton
 from shards.text_pattern import Exact, Leaf, Regex, Within
 from shards.types import Array, Budget
 
@@ -97,21 +97,28 @@ def _writer(leaf: Exact) -> Writer:
 
 
 def _regex(leaf: Regex) -> Finder:
-    from shards.text_kernels import follow, follow_some
+    from shards.text_kernels import follow_some
 
     known = automaton(leaf.pattern, leaf.ignore_case)
     if known is None:
         return _by_re2(leaf)
+    if leaf.probe is None:
+        return follower(known)
+    table, matched, write = known.table, np.uint64(known.matched), _writer(leaf.probe)
+
+    def find(text: Array, budget: Budget) -> Array:
+        out = np.empty(len(text), np.uint32)
+        n = follow_some(text, table, matched, out, write(text, out))
+        return out[: int(n)].astype(np.int64)
+
+    return find
+
+
+def follower(known: Automaton) -> Finder:
+    """What finds the lines that an automaton takes."""
+    from shards.text_kernels import follow
+
     table, matched = known.table, np.uint64(known.matched)
-    if leaf.probe:
-        write = _writer(leaf.probe)
-
-        def find_some(text: Array, budget: Budget) -> Array:
-            out = np.empty(len(text), np.uint32)
-            n = follow_some(text, table, matched, out, write(text, out))
-            return out[: int(n)].astype(np.int64)
-
-        return find_some
 
     def find(text: Array, budget: Budget) -> Array:
         out = np.empty(len(text), np.uint32)

@@ -210,6 +210,26 @@ def follow_some(text, table, matched, out, n_lines):
 
 
 @jit
+def may_begin(text, feeds, stops, table, matched, ahead, most):
+    """In which of some lines a match over lines may begin (`shards.text_automaton.OverLines.begins`): (n,) bool.
+
+    feeds: (n,) int64, line feeds of the lines; stops: (n,) int64, behind which each one's text is not looked at. ahead: bytes from the
+    start of a line on that are looked at; most: of all lines together. Where these are not enough, a match may begin.
+    """
+    may = np.empty(len(feeds), np.bool_)
+    dead = matched - np.uint64(256)
+    for k in range(len(feeds)):
+        start, stop = _line_start_before(text, np.uint64(feeds[k])), np.uint64(stops[k])
+        at, end, state = start, min(start + min(ahead, most), stop), np.uint64(0)
+        while at < end and state < dead:
+            state = np.uint64(table[state + np.uint64(text[at])])
+            at += _ONE
+        may[k] = state >= matched or (state < dead and at < stop)
+        most -= at - start
+    return may
+
+
+@jit
 def _character(text, at):
     """The code point at a byte of valid UTF-8, and how many bytes it has."""
     byte = np.int64(text[at])

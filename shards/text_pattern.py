@@ -49,12 +49,13 @@ class Within:
 class MultiLine:
     """A regular expression over a whole document, in RE2's syntax: `^` and `$` stand at lines, `\\s` and `[^x]` take line feeds.
 
-    needed: what must be in a document, as `Exact` leaves, or None.
+    needed: what must be in a document, as `Exact` leaves, or None. rare: of this, what few documents have.
     """
 
     pattern: str
     ignore_case: bool = False
     needed: "Formula | None" = None
+    rare: "Formula | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from shards.text_pattern import AllOf, AnyOf, Exact, Formula, Leaf, MultiLine, N
 from shards.text_required import all_of, any_of, required
 
 SPARSE_LOG_P = math.log(0.02)  # rarer required strings are looked for first: a line that has one costs as much as some lines read through
+RARE_LOG_P = math.log(0.0001)  # likewise of documents of some hundred lines, before a pattern that spans lines: a pass over all text
 PIECES_LOG_P = math.log(0.5)  # likewise of the pieces of a string with edits: following those costs a tenth of counting edits
 
 
@@ -91,20 +92,23 @@ class _Writer:
     def multiline(self, form: Form) -> tuple[Leaf, Requirement, float]:
         pattern = _regex_of(form, form.ignores_case)
         needs = required(pattern, form.ignores_case)
-        leaf = MultiLine(pattern, form.ignores_case, self.needed(needs))
+        leaf = MultiLine(pattern, form.ignores_case, self.needed(needs), self.needed(needs, RARE_LOG_P))
         log_p = log_p_pattern(self.model, pattern, multiline=True) if form.regex else log_p_literal(self.model, encode(form.pattern or ""))
         return leaf, needs, log_p
 
-    def needed(self, needs: Requirement) -> Formula | None:
-        """A requirement as a formula that can be searched; None where it would find nearly everything."""
+    def needed(self, needs: Requirement, at_most: float = 0.0) -> Formula | None:
+        """A requirement as a formula that can be searched; None where it would find nearly everything.
+
+        at_most: ln of the chance by which a line holds a string of it.
+        """
         match needs:
             case AllOf(of=parts):
-                known = [formula for part in parts if (formula := self.needed(part)) is not None]
+                known = [formula for part in parts if (formula := self.needed(part, at_most)) is not None]
                 return _one_or(AllOf, known) if known else None
             case AnyOf(of=parts):
-                found = [self.needed(part) for part in parts]
+                found = [self.needed(part, at_most) for part in parts]
                 return None if None in found else _one_or(AnyOf, [formula for formula in found if formula is not None])
-            case bytes() if len(needs) > 1:
+            case bytes() if len(needs) > 1 and log_p_literal(self.model, needs) <= at_most:
                 return self.exact(needs, True)
         return None
 

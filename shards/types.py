@@ -219,7 +219,8 @@ class Candidates:
         was not scored. starts, ends: (n, s) int64, that unit's span
     moments: per space, over all live units of the shards asked; None for rarity layers
     n_matched: (s,) int64, units matched in the scope
-    status: coverage per space and shard; details: for the best documents of each space only
+    status: coverage per space and shard, of several questions to one space in the plan's order; details: for the best documents of
+        each space only
     """
 
     hashes: Array

@@ -77,7 +77,7 @@ class Choices:
     """
 
     def __init__(self, spaces: tuple[str, ...], choices: Sequence[tuple[Array, Array]]):
-        self.spaces, self._choices = spaces, choices
+        self.spaces, self.choices = spaces, choices
         self._fitted: dict[tuple[str, ...], dict[str, float]] = {}
 
     def weights(self, names: Sequence[str]) -> dict[str, float]:
@@ -85,13 +85,13 @@ class Choices:
         some = tuple(name for name in self.spaces if name in names)
         if some not in self._fitted:
             at = [self.spaces.index(name) for name in some]
-            fitted = fit_weights([(right[at], rest[:, at]) for right, rest in self._choices]) if some else None
+            fitted = fit_weights([(right[at], rest[:, at]) for right, rest in self.choices]) if some else None
             self._fitted[some] = {} if fitted is None else dict(zip(some, fitted.tolist(), strict=True))
         return self._fitted[some]
 
     def found(self) -> dict[str, float]:
         """The mean reciprocal rank of the right document in each space, ties at half."""
-        ranks = [1.0 + (rest > right).sum(axis=0) + (rest == right).sum(axis=0) / 2 for right, rest in self._choices]
+        ranks = [1.0 + (rest > right).sum(axis=0) + (rest == right).sum(axis=0) / 2 for right, rest in self.choices]
         return dict(zip(self.spaces, np.round((1.0 / np.array(ranks)).mean(axis=0), 6).tolist(), strict=True)) if ranks else {}
 
 

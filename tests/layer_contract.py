@@ -158,6 +158,12 @@ class LayerContract:
                 assert found.scores.tobytes() == scores[found.rows].tobytes()
                 assert found.rows_covered == found.rows_total == len(segment.keys)
                 found_any |= len(found.rows) > 0
+            matched = scores[expected]  # best first
+            for floor in matched[[0, len(matched) // 2, -1]] if len(matched) else ():
+                found = reader.search(layer.exhaustive(query), None, len(scores) + 1, Budget(), floor)
+                assert found.rows[found.scores > floor].tolist() == [row for row in expected if scores[row] > floor]
+            if layer.null == "rarity" and layer.monotone:
+                assert (np.diff(layer.surprise(query, matched)) <= 0).all()
         assert found_any
 
     def test_search_and_score_name_the_same_span(self, seed):
@@ -226,6 +232,7 @@ class LayerContract:
             assert found.rows_covered == found.rows_total == allowed.sum()
             nothing = reader.search(query, np.zeros_like(allowed), 10, Budget())
             assert len(nothing.rows) == nothing.n_matched == nothing.rows_total == 0
+            assert nothing.moments == everything.moments  # questions that only score (`SpaceQuery.finds`) are asked so
 
     def test_deleted_rows_leave_no_trace(self, seed):
         """A reader with tombstones, and statistics minus theirs, equal an index built from what is left."""

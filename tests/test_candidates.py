@@ -1,9 +1,12 @@
 """Joining what shards found: as if there had been one, however the documents were spread."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shards.candidates import leaders, merge, nothing
+from shards.segment import hash_order
 from shards.types import Candidates, Detail, LayerStatus, Moments
 
 
@@ -48,6 +51,31 @@ def test_candidates_do_not_depend_on_how_documents_are_spread(seed):
     assert len(found.status) == 4
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_selecting_gives_the_lists_that_sorting_would(seed):
+    """Ties, scores that are missing or no numbers, and hashes that begin alike; the slow version is the ranking order itself."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for _ in range(3):
+        part = made(int(rng.integers(1 << 30)), n=40)
+        hashes = part.hashes.copy()
+        hashes[:, : 8 if seed % 2 else 1] = rng.integers(0, 2, (len(hashes), 1), dtype=np.uint8)
+        hashes = hashes[np.lexsort(hashes.T[::-1])]
+        scores = np.where(rng.random(part.scores.shape) < 0.1, [np.nan, -np.inf, np.inf][seed % 3], part.scores)
+        parts.append(replace(part, hashes=hashes, scores=scores, generated=rng.random(scores.shape) < 0.8))
+    for k in (1, 7, 30, 500):
+        found = merge(parts, k)
+        hashes, scores = np.concatenate([p.hashes for p in parts]), np.concatenate([p.scores for p in parts])
+        generated = np.concatenate([p.generated for p in parts])
+        listed = np.zeros_like(generated)
+        for s in range(3):
+            rows = np.flatnonzero(generated[:, s])
+            listed[rows[hash_order(hashes[rows], scores[rows, s])[:k]], s] = True
+        keep = sorted(np.flatnonzero(listed.any(axis=1)).tolist(), key=lambda row: hashes[row].tobytes())
+        assert found.hashes.tobytes() == hashes[keep].tobytes()
+        assert found.generated.tobytes() == listed[keep].tobytes() and found.scores.tobytes() == scores[keep].tobytes()
+
+
 def test_each_space_keeps_its_best_and_what_is_in_no_list_is_dropped():
     hashes = np.array([[i] * 20 for i in range(4)], np.uint8)
     scores = np.array([[9.0, 0.0], [5.0, 1.0], [1.0, 9.0], [0.0, 0.0]])
@@ -61,8 +89,6 @@ def test_each_space_keeps_its_best_and_what_is_in_no_list_is_dropped():
 def test_details_of_dropped_documents_are_dropped():
     parts = [made(1, n=5), made(2, n=5)]
     details = {h.tobytes(): Detail(h.tobytes(), (), 0, "", {}) for h in parts[0].hashes}
-    from dataclasses import replace
-
     found = merge([replace(parts[0], details=details), parts[1]], 2)
     assert set(found.details) == {h.tobytes() for h in found.hashes} & set(details)
 

@@ -20,11 +20,11 @@ from jobs.settings import VARIABLES
 from serve.http import create_app
 from serve.local import local_coordinator
 from shards import manifest, vector_sketches
+from shards.corpus_nulls import CorpusNulls
 from shards.documents import Documents
 from shards.errors import BadSpec
 from shards.layers import REGISTRY, SpaceSpec, create
 from shards.layers.contract import Layer, Resources
-from shards.corpus_nulls import CorpusNulls
 from shards.nulls import FusedNull, SpaceNull
 from shards.segment import _document_arrays, _entry_arrays, pack_entries
 from shards.types import Entry
@@ -32,8 +32,8 @@ from shards.types import Entry
 ROOT = Path(__file__).resolve().parent.parent
 README, ARCHITECTURE, FORMAT = "README.md", "ARCHITECTURE.md", "shards/FORMAT.md"
 DOCUMENTS = (README, ARCHITECTURE, FORMAT)
-JOBS = ("index", "deploy", "evaluate", "bench", "formula_families")
-DELEGATED = {"index": "index", "deploy": "deploy", "evaluate": "evaluate"}  # sondage's sub-commands whose options are a job's
+JOBS = ("index", "deploy", "evaluate", "tune", "bench", "formula_families", "misspellings")
+DELEGATED = {"index": "index", "deploy": "deploy", "evaluate": "evaluate", "tune": "tune"}  # whose options are a job's
 
 
 def text_of(document: str) -> str:

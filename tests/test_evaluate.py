@@ -85,6 +85,13 @@ def test_the_report_has_each_layer_and_coupling_by_name(folder, run, tmp_path):
         assert_same_as_ir_measures(qrels, written, tmp_path / "again.trec")
 
 
+def test_couplings_are_measured_side_by_side(folder, run):
+    code, found, _, err = run("--dataset", folder, "--layers", TWO, "--couplings", "evidence,rrf:k=2,none")
+    assert code == 0, err
+    assert set(found["runs"]) == {"bm25", "words", "evidence", "rrf:k=2", "none"}
+    assert all(figures["per_query"]["recall@100"]["3"] == 1.0 for figures in found["runs"].values())
+
+
 def test_the_page_needs_nothing_else_and_is_well_formed(folder, run, tmp_path):
     assert run("--dataset", folder, "--layers", TWO, "--html", tmp_path / "r.html")[0] == 0
     page = (tmp_path / "r.html").read_text()
@@ -125,7 +132,8 @@ def test_figures_do_not_depend_on_shards_and_a_second_run_indexes_nothing(folder
 
 def test_over_http_the_figures_are_those_of_this_process(folder, run, tmp_path):
     store = tmp_path / "store"
-    code, inside, _, err = run("--dataset", folder, "--layers", TWO, "--store", store)
+    further = ("--calibration", 8, "--answerability", "--predictors")
+    code, inside, _, err = run("--dataset", folder, "--layers", TWO, "--store", store, *further)
     assert code == 0, err
     settings = Settings.load(store=str(store))
     server = uvicorn.Server(uvicorn.Config(create_app(local_coordinator(settings.host_settings())), port=0, log_level="error"))
@@ -136,8 +144,9 @@ def test_over_http_the_figures_are_those_of_this_process(folder, run, tmp_path):
             assert thread.is_alive()
             time.sleep(0.01)
         url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        code, outside, _, err = run("--dataset", folder, "--http", url)
+        code, outside, _, err = run("--dataset", folder, "--http", url, *further)
         assert code == 0, err
+        assert outside["sections"] == inside["sections"] and set(inside["sections"]) == {"calibration", "answerability", "predictors"}
         code, files, _, err = run("--queries", folder / "queries.jsonl", "--qrels", folder / "qrels/test.tsv", "--http", url,
                                   "--corpus", "sea-and-bread")  # fmt: skip
         assert code == 0, err
@@ -309,6 +318,7 @@ def test_a_broken_archive_is_named(tmp_path):
     (["--dataset", "/nowhere"], "There is no folder /nowhere"),
     (["--dataset", "{folder}", "--split", "dev"], "Choose with --split from: test"),
     (["--dataset", "{folder}", "--couplings", "magic"], "Choose from: evidence"),
+    (["--dataset", "{folder}", "--couplings", "minmax:k=2"], "rrf takes k, as in rrf:k=2"),
     (["--dataset", "{folder}", "--layers", "bm52"], "Unknown layer 'bm52'"),
     (["--dataset", "{folder}", "--layers", "bm25", "--sweep", "bm25.k2=1"], "Its dials are: "),
     (["--dataset", "{folder}", "--sweep", "bm25"], "LAYER.DIAL=A,B,C"),

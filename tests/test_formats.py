@@ -10,7 +10,7 @@ import pytest
 from test_places import place_at
 from tiny_clip import pdf
 
-from jobs.bench_formats import mutilated
+from jobs.bench_formats import mutilated, probed
 from shards import pages
 from shards.errors import BadSpec
 from shards.formats.process import Extracted, Extractors, Limits
@@ -155,6 +155,11 @@ def test_a_file_of_another_content_than_its_name_says_is_like_any_other(extracto
 # --- what has no text --------------------------------------------------------------------------------------------------------
 
 
+def ole(stream: bytes) -> bytes:
+    """The head of a compound file and a sector of it, which begins so."""
+    return b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504) + stream.ljust(512, b"\0")
+
+
 @pytest.mark.parametrize(
     ("path", "data", "reason"),
     [
@@ -163,6 +168,13 @@ def test_a_file_of_another_content_than_its_name_says_is_like_any_other(extracto
         ("a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600) + "EncryptedPackage".encode("utf-16-le"), "DOCX that wants a password"),
         ("a.xlsx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "EncryptedPackage".encode("utf-16-le"), "XLSX that wants a password"),
         ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "DOC that is damaged"),
+        ("a.doc", ole(b"\xec\xa5\xc1\0" + bytes(6) + b"\xf0\x13"), "DOC that wants a password"),
+        ("a.doc", ole(b"\xec\xa5\xc1\0" + bytes(6) + b"\xf0\x12"), "DOC that is damaged"),
+        ("a.xls", ole(b"\x09\x08\x10\0\0\x06\x05\0" + bytes(12) + b"\x2f\0\x36\0"), "XLS that wants a password"),
+        ("a.xls", ole(b"\x09\x08\x10\0\0\x06\x05\0" + bytes(12) + b"\x86\0\0\0\x2f\0\x36\0"), "XLS that wants a password"),
+        ("a.xls", ole(b"\x09\x08\x10\0\0\x06\x05\0" + bytes(12) + b"\xe1\0\x36\0"), "XLS that is damaged"),
+        ("a.ppt", ole(b"\0\0\xf6\x0f\x1c\0\0\0\x14\0\0\0\xdf\xc4\xd1\xf3"), "PPT that wants a password"),
+        ("a.ppt", ole(b"\0\0\xf6\x0f\x1c\0\0\0\x14\0\0\0\x5f\xc0\x91\xe3"), "PPT that is damaged"),
         ("a.pdf", b"%PDF-1.4 and nothing else", "PDF that is damaged"),
         ("a.pdf", pdf([""]), "PDF without text: its pages are pictures"),
         ("a.html", b"<p> <img src=a.png>", "HTML without text"),
@@ -235,6 +247,21 @@ def test_mutilated_files_give_a_text_or_a_reason(extractors, path):
         elif found is not None:
             assert found.text.decode().strip() and "\0" not in found.text.decode(), f"seed {seed}"
     assert extractors.started < 5
+
+
+def test_strings_that_files_are_known_to_hold_are_looked_for_and_placed(tmp_path):
+    (tmp_path / "a.pptx").write_bytes(FILES["a.pptx"])
+    (tmp_path / "a.html").write_bytes(FILES["a.html"])
+    probes = tmp_path / "probes.tsv"
+    probes.write_text("a.pptx\tThe lighthouse of\na.pptx\tno such words\na.html\tin the harbour\n")
+    assert probed(tmp_path, probes) == {
+        "found": 2,
+        "lacking": ["a.pptx\tno such words"],
+        "places": {"a.pptx\tThe lighthouse of": "slide 2", "a.html\tin the harbour": ""},
+    }
+    probes.write_text("b.pdf\tmissing\n")
+    with pytest.raises(BadSpec, match="is not a file of a known format"):
+        probed(tmp_path, probes)
 
 
 # --- identity ----------------------------------------------------------------------------------------------------------------

@@ -100,6 +100,11 @@ def test_tex_looks_like_code_and_is_read_as_tex():
         (r"a \not= b", "≠(a b)"),
         (r"\left\{ x \right\}", "{ }(x)"),
         (r"\operatorname{foo}(x)", "foo(x)"),
+        (r"\begin{pmatrix} a & b \\ c & d \end{pmatrix}", "matrix(line(a b) line(c d))"),
+        (r"\begin{bmatrix} a \\[2pt] b \end{bmatrix}", "matrix(line(a) line(b))"),
+        (r"\begin{matrix} a & b & \\ \end{matrix}", "matrix(line(a b))"),
+        (r"\begin{vmatrix} a & b \\ c & d \end{vmatrix}", "det(line(a b) line(c d))"),
+        (r"f(x)=\begin{cases} 1 & x > 0 \\ 0 \end{cases}", "=(cases(line(1 <(0 x)) line(0)) ·(f x))"),
     ],
 )
 def test_notations_of_one_thing_give_one_tree(latex, expected):
@@ -130,6 +135,10 @@ def test_what_one_types_is_read_as_one_means_it(typed, expected):
         ("<mfenced><mi>a</mi><mi>b</mi></mfenced>", "(a,b)"),
         ("<mfrac linethickness='0'><mi>n</mi><mi>k</mi></mfrac>", r"\binom{n}{k}"),
         ("<mi>f</mi><mo>&#x2032;</mo>", "f'"),
+        (
+            "<mtable><mtr><mtd><mi>a</mi></mtd><mtd><mi>b</mi></mtd></mtr><mtr><mtd><mi>c</mi></mtd><mtd><mn>0</mn></mtd></mtr></mtable>",
+            r"\begin{matrix}a&b\\c&0\end{matrix}",
+        ),
         ("<semantics><mi>x</mi><annotation encoding='application/x-tex'>y</annotation></semantics>", "x"),
         ("<semantics><annotation encoding='application/x-tex'>x^2</annotation></semantics>", "x^2"),
         ("<apply><eq/><apply><plus/><ci>x</ci><cn>1</cn></apply><apply><power/><ci>y</ci><cn>2</cn></apply></apply>", "x+1=y^2"),
@@ -166,6 +175,22 @@ def test_whatever_is_written_gives_trees_of_bounded_size_in_bounded_time(seed):
         assert (trees.parents <= np.arange(n)).all()
         for formula in find(text.encode()):
             assert 0 <= formula.start < formula.end <= len(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("latex", "mathml"),
+    [
+        (
+            r"\begin{pmatrix}" + r"\\".join(["a&b&c"] * 60) + r"\end{pmatrix}",
+            f"<mtable>{'<mtr><mtd><mi>a</mi></mtd></mtr>' * 200}</mtable>",
+        ),
+        (r"\frac{" + "+".join("x" * 90) + "}{2}", f"<mfrac><mrow>{'<mi>x</mi>' * 200}</mrow><mn>2</mn></mfrac>"),
+        (r"\sqrt{" + "+".join("x" * 90) + "}", f"<msqrt>{'<mi>x</mi>' * 200}</msqrt>"),
+    ],
+)
+def test_a_sign_that_holds_more_than_is_read_is_there_with_what_was_read(latex, mathml):
+    for row in (read_latex(f"y={latex}"), read_mathml(f"<mi>y</mi><mo>=</mo>{mathml}")):
+        assert len(row) == 3 and count(row) >= MAX_SIGNS
 
 
 @pytest.mark.parametrize(

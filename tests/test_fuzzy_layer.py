@@ -12,6 +12,7 @@ from layer_contract import LayerContract
 from shards.arrays import pack_strings
 from shards.documents import Documents
 from shards.errors import BadQuery
+from shards.fuzzy_levels import near
 from shards.fuzzy_places import smallest_window
 from shards.fuzzy_vocabulary import Vocabulary
 from shards.identity import content_hash
@@ -87,12 +88,31 @@ def test_the_words_that_have_it_as_a_part_are_those_that_rapidfuzz_finds_among_a
     from rapidfuzz.fuzz import partial_ratio
 
     known = vocabulary(words)
-    every = {word for word in words if len(word) > len(asked)}
+    every = {word for word in words if len(word) >= len(asked)}
     exact = set(known.words(known.containing(asked, 0)))
     assert exact == {word for word in every if asked in word}
     least = 100 * (len(asked) - 1) / len(asked) - 0.01
     near = set(known.words(known.containing(asked, 1)))
     assert near == {word for word in every if partial_ratio(asked, word) >= least} >= exact
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("playwrite", ["playwrights"]),  # not `pwrite`: three mistakes are too many for six letters
+        ("generaly", ["generally", "general"]),  # a letter left out before one that the word does not have
+        ("politican", ["politician", "political"]),
+        ("grammer", ["grammar", "programmer"]),  # a whole word with a mistake before a part without one
+        ("wether", ["whether", "wetherby"]),
+        ("dissapear", ["disappear", "disappears"]),  # of parts, the whole
+        ("python3x", ["python3", "python2"]),
+    ],
+)
+def test_of_words_equally_near_the_likelier_mistake_comes_first(asked, expected):
+    known = vocabulary(["pwrite", "playwrights", "generally", "general", "politician", "political", "grammar", "programmer", "whether",
+                        "wetherby", "disappear", "disappears", "python2", "python3"])  # fmt: skip
+    assert known.words(near(known, asked, 3, True).numbers)[: len(expected)] == expected
+    assert asked != "playwrite" or len(near(known, asked, 3, True).numbers) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jobs import misspellings
 from shards.documents import Documents
 from shards.identity import content_hash
 from shards.layers.contract import Request, Resources
@@ -43,9 +44,11 @@ struct PersistentHashTable { LinkedListNode *buckets; }
 WORDS = """
 accomodation:accommodation embarasment:embarrassment definately:definitely neccessary:necessary recieve:receive
 commitee:committee questionaire:questionnaire millenium:millennium priviledge:privilege lieutenent:lieutenant
-manoeuver:manoeuvre maintainance:maintenance rythm:rhythm concience:conscience pronounciation:pronunciation liason:liaison
+manoeuver:manoeuvre manuever:manoeuvre
+maintainance:maintenance rythm:rhythm concience:conscience pronounciation:pronunciation liason:liaison
 restaraunt:restaurant occurence:occurrence mischevious:mischievous vegatables:vegetables garantee:guarantee
-flourescent:fluorescent buerocracy:bureaucracy heirarchy:hierarchy paralell:parallel playwrigth:playwrights innoculation:inoculation
+flourescent:fluorescent buerocracy:bureaucracy heirarchy:hierarchy paralell:parallel playwrigth:playwrights
+playwrite:playwrights innoculation:inoculation
 pharoahs:pharaohs hankerchief:handkerchief indispensible:indispensable psycologist:psychologist schizofrenia:schizophrenia
 newmonia:pneumonia opthalmologist:ophthalmologist cameraderie:camaraderie complexitty:complexity decsriptor:descriptor
 """
@@ -99,10 +102,20 @@ def test_the_table_has_words_names_and_identifiers():
 
 @pytest.mark.parametrize(("misspelt", "original"), TABLE)
 def test_a_misspelling_finds_its_original_first_and_marks_it(search, misspelt, original):
-    (span, document, surprise), *_ = search(misspelt)
+    (span, document, _), *_ = search(misspelt)
     assert original.casefold() in document.casefold()
     assert original.casefold() in span.casefold()
-    assert surprise > 2.5  # of `Ghandi`: there is much that has two mistakes in six letters
+
+
+WEAK = {"manuever": "three mistakes in eight letters: one passage in six has such a word by chance"}
+
+
+@pytest.mark.parametrize(
+    "misspelt",
+    [pytest.param(word, marks=pytest.mark.xfail(reason=WEAK[word], strict=True)) if word in WEAK else word for word, _ in TABLE],
+)
+def test_a_misspelling_is_evidence(search, misspelt):
+    assert search(misspelt)[0][2] > 2.5  # of `Ghandi`: there is much that has two mistakes in six letters
 
 
 @pytest.mark.parametrize(
@@ -127,3 +140,21 @@ def test_several_words_find_where_they_stand_together(search, asked, found):
 def test_what_is_no_misspelling_of_anything_is_no_evidence(search):
     for asked in ("xqzvkw", "Zweibrücken", "brontosaurus", "glyptodon quokka", "abc def ghi jkl", "teh cat"):
         assert all(surprise < 4 for _, _, surprise in search(asked)), asked
+
+
+def test_lists_of_misspellings_are_looked_up_in_collections_and_counted(tmp_path, monkeypatch, capsys):
+    texts = ["The committee will accommodate their guests.", "An accommodation for the committee."]
+    (tmp_path / "corpus.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "{text}"}}\n' for i, text in enumerate(texts)))
+    listed = "acommodate:accommodate thier:their teh:the absent:absence"
+    known = misspellings.vocabulary([tmp_path])
+    assert misspellings.places(known, misspellings.pairs(listed)) == [[1, 1, 1], [1, 1, 1]]
+    assert misspellings.by_layer(known, "acommodate") == ["accommodate", "accommodation"]
+    monkeypatch.setattr(misspellings, "LISTS", {"short": listed})
+    monkeypatch.setattr("sys.argv", ["misspellings.py", "--dataset", str(tmp_path)])
+    misspellings.main()
+    assert "short list, fuzzy: 3 of 3 first, 3 of the first three, 3 found" in capsys.readouterr().out
+
+
+def test_no_word_is_in_two_of_the_lists():
+    listed = [misspelt for text in misspellings.LISTS.values() for misspelt, _ in misspellings.pairs(text)]
+    assert len(listed) == len(set(listed)) > 300

@@ -414,6 +414,20 @@ def test_candidates_moments_and_hits_do_not_depend_on_placement(seed, monkeypatc
     assert len({i for _, i in exact} & {i for _, i in results[0][1]}) >= 8
 
 
+def test_the_exhaustive_question_finds_the_best_of_all_where_candidates_miss_some():
+    hashes, passages, asked = corpus_of(np.random.default_rng(0), 2000)
+    arrays, _, _ = segment_of(hashes, passages)
+    reader, layer = LateReader(arrays, hashes, np.ones(2000, bool)), Late(Late.Params(), Resources())
+    query = SpaceQuery("late", "", LateQuestion(asked, late_candidates.of_question(asked, SPEC), cut=math.inf, filtered_cut=math.inf))
+    assert len(reader.search(query, None, 10, Budget()).rows) == 0
+    everything = layer.exhaustive(query)
+    assert layer.exhaustive(everything) is everything
+    expected = sorted((-obvious(asked, passages[i].astype(np.float16)), i) for i in range(2000))[:10]
+    assert reader.search(everything, None, 10, Budget()).rows.tolist() == [i for _, i in expected]
+    rows = np.arange(2000, dtype=np.int32)
+    assert reader.score(everything, rows, Budget()).scores.tobytes() == reader.score(query, rows, Budget()).scores.tobytes()
+
+
 def exact_mean(hashes, passages, asked, live) -> float:
     return float(np.mean([obvious(asked, passages[i]) for i in np.flatnonzero(live)]))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serve.links import MAX_LINK_CHARS, parameters_of, request_of
 from serve.problems import InvalidRequest
-from serve.schema import Rerank, SearchRequest
+from serve.schema import Coupling, Rerank, SearchRequest
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 requests = st.builds(
@@ -25,6 +25,9 @@ requests = st.builds(
     highlight=st.booleans(),
     explain=st.booleans(),
     keep_all=st.booleans(),
+    coupling=st.builds(Coupling, name=st.sampled_from(["evidence", "select", "none"]))
+    | st.builds(Coupling, name=st.just("rrf"), k=st.integers(0, 99)),
+    weights=st.dictionaries(words, st.floats(0, 1e9), max_size=2),
     rerank=st.sampled_from([None, None, False])
     | st.builds(Rerank, model=st.text("a/é&", min_size=1), depth=st.integers(1, 200), query=st.none() | words),
 )
@@ -50,6 +53,7 @@ def test_a_link_asks_what_the_request_says_or_there_is_none(request):
         ({"query": "ü" * 340}, False),
         ({"forms": {"text": {"pattern": "x"}}}, False),
         ({"query": "tide", "keep_all": True}, False),
+        ({"query": "tide", "coupling": Coupling(name="rrf", k=2), "weights": {"bm25": 1, "dense": 0.5}}, True),
         ({"query": "tide", "layers": []}, False),
         ({"query": "tide", "rerank": {"model": "owner/name", "depth": 50}}, True),
         ({"query": "tide", "rerank": {"model": "tiny", "endpoint": "default"}}, False),

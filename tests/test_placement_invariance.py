@@ -31,6 +31,8 @@ def queries(engine: Engine, n: int) -> list[dict]:
     found += [{"forms": {"text": {"pattern": p, "regex": True}}} for p in (r"def __\w+__\(self\)", r"raise \w+Error\(", r"^import \w+$")]
     found += [{"query": q} for q in ("json/decoder.py", "decoder", "email/*.py", "asyncio/base_events.py", "xqzvw")]
     found += [{"query": q} for q in ("socket AND timeout NOT ssl", "+task cancel*", "read NEAR/4 line", "title:email -policy")]
+    couplings = ("select", "rrf", "combmnz", "zscore", "dbsf", "none")
+    found += [{"query": "socket timeout", "coupling": coupling, "weights": {"bm25": 2}} for coupling in couplings]
     found += [{"query": q, "layers": ["bm25"]} for q in ('encode ("event loop" OR pars*)', "header AND path:email/** NOT body:charset")]
     return [q | {"k": 20, "explain": True} for q in found]
 

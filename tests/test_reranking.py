@@ -613,3 +613,25 @@ def test_the_search_leaves_the_last_stage_its_share():
     wanted = Rerank(model="m", share=0.25)
     assert Stage(wanted, "q", KeptScores()).share_s(2.0) == 0.5
     assert Stage(wanted, "q", KeptScores(), problem="no model").share_s(2.0) == 0.0  # nothing is kept back for nothing
+
+
+# --- beside other parts of a request -----------------------------------------------------------------------------------------------
+
+
+def test_the_last_stage_orders_a_combined_request_by_a_query_of_its_own(engine, model):
+    tree = {"union": [{"search": {"query": "tide", "layers": ["bm25"]}}, {"search": {"query": "harbour", "layers": ["bm25"]}}]}
+    rerank = {"model": model, "query": QUERY, "depth": 4}
+    asked = {"combine": tree, "k": 20, "keep_all": True}
+    plain, stage, first = searches(engine, [asked, asked | {"rerank": rerank}, asked | {"rerank": rerank, "k": 3}])
+    assert stage.rerank.state == "done" and plain.rerank is None
+    scores = [hit.rerank.score for hit in stage.hits[:4]]
+    assert scores == sorted(scores, reverse=True) and len(scores) == 4
+    assert {hit.hash for hit in stage.hits[:4]} == {hit.hash for hit in plain.hits[:4]}
+    assert [hit.hash for hit in stage.hits[4:]] == [hit.hash for hit in plain.hits[4:]]
+    (second,) = searches(engine, [asked | {"rerank": rerank, "k": 3, "cursor": first.cursor}])
+    assert [hit.hash for hit in [*first.hits, *second.hits]] == [hit.hash for hit in stage.hits[:6]]
+    with pytest.raises(BadQuery, match="no text to judge passages by") as error:
+        searches(engine, [asked | {"rerank": {"model": model}}])
+    assert error.value.at == "rerank.query"
+    (skipped,) = searches(engine, [asked], rerank=Rerank(model=model))
+    assert skipped.rerank.state == "skipped" and [hit.hash for hit in skipped.hits] == [hit.hash for hit in plain.hits]

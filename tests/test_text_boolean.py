@@ -1,5 +1,6 @@
 """AND, OR and NOT of patterns, on a line or in a document, and patterns over lines: against the obvious way, ugrep and ripgrep."""
 
+import random
 import re
 import shutil
 import subprocess
@@ -15,6 +16,9 @@ from text_corpus import Corpus, library, lines_of
 from shards.errors import BadQuery
 from shards.layers.contract import Request, Resources
 from shards.layers.text import Text
+from shards.text_automaton import over_lines
+from shards.text_finders import compile_regex
+from shards.text_kernels import may_begin
 from shards.types import Budget
 
 FORMS = [
@@ -278,3 +282,38 @@ def test_the_deadline_holds_in_every_kind_of_query():
     for form in [*FORMS, {"pattern": r"(?s)a.*?zzz|a", "regex": True, "multiline": True}]:
         found = corpus.search(form, Budget(-1))
         assert (found.rows_covered, len(found.rows)) == (0, 0), form
+
+
+STARTS = [  # where a match begins is told without RE2: from the first line of a match, and from the lines behind it
+    r"a\nb", r"a\s+b", r"(?s)a.*b", r"(?s)a.*?b", r"(?s:a.)b", r"a.b|b\n\na", r"[^b]a[^b]", r"^\s*$\n^b", r"a$\n\n?b$", r"\W{2,3}a",
+    r"\ba\n", r"a\r\n", r"a\r?\n+b", r"\Aa\n", r"b\n?$", r"\na", r"a+", r"(?i)A\nB", r"é\s", r"(?:ab|\n){3}", r"\n\n", r"a\B\w\n",
+    r"^b|\s\s",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("near", [0, 1 << 10])
+def test_patterns_over_lines_are_found_where_they_may_begin_as_re2_finds_them_in_all_text(near, monkeypatch):
+    monkeypatch.setattr("shards.text_starts.NEAR_BYTES", near)  # RE2 begins anew for each match, or nearly never
+    rng = random.Random(7)
+    parts = ["a", "b", "A", "é", "_", " ", "\n", "\n", "\r\n", "\r", "\n\n"]
+    corpus = Corpus.of([*{"".join(rng.choices(parts, k=rng.randint(0, 40))).encode() for _ in range(80)}])
+    for pattern in STARTS:
+        assert over_lines(pattern, False), pattern
+        regex = compile_regex(pattern, False, multiline=True)
+        spans = {row: [match.span() for match in regex.finditer(text)] for row, text in enumerate(corpus.texts)}
+        found = corpus.search({"pattern": pattern, "regex": True, "multiline": True, "case": "sensitive"})
+        got = zip(found.rows.tolist(), found.scores.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
+        assert {row: rest for row, *rest in got} == {row: [len(s), *s[0]] for row, s in spans.items() if s}, pattern
+
+
+def test_a_pattern_that_every_line_may_begin_and_none_ends_is_not_followed_from_each(monkeypatch):
+    """Followed from each of 2,000 lines to the end of the text it would be 8 million steps: then RE2 reads it, once."""
+    text = b"ab\n" * 2000
+    known = over_lines(r"(?s)a.*z", False)
+    feeds = np.arange(2, len(text), 3)
+    table, matched = known.begins.table, np.uint64(known.begins.matched)
+    body, stops = np.frombuffer(text, np.uint8), np.full(len(feeds), len(text) + 1)
+    assert may_begin(body, feeds, stops, table, matched, np.uint64(30), np.uint64(100)).all()  # nothing is sure, and nothing left out
+    assert not may_begin(body, feeds[-9:], stops[-9:] - 1, table, matched, np.uint64(30), np.uint64(1000)).any()
+    found = Corpus.of([text, text + b"z"]).search({"pattern": r"(?s)a.*z", "regex": True, "multiline": True})
+    assert (found.n_matched, found.starts.tolist(), found.ends.tolist()) == (1, [0], [len(text) + 1])

@@ -158,7 +158,7 @@ def test_slices_never_cut_a_line_whatever_their_size(monkeypatch):
     reader, statistics, _ = reader_of(text, b"needle", b"")
     whole = search(reader, statistics, {"pattern": r"x needle$", "regex": True})
     for size in (1, 17, 100, 1000):
-        monkeypatch.setattr("shards.linescan.PIECE_BYTES", size)
+        monkeypatch.setattr("shards.text_pieces.PIECE_BYTES", size)
         assert as_dict(search(reader, statistics, {"pattern": r"x needle$", "regex": True})) == as_dict(whole)
 
 
@@ -191,7 +191,7 @@ class Ticks(Budget):
 
 
 def test_at_the_deadline_only_documents_read_to_their_end_are_reported(monkeypatch):
-    monkeypatch.setattr("shards.linescan.PIECE_BYTES", 64)
+    monkeypatch.setattr("shards.text_pieces.PIECE_BYTES", 64)
     reader, statistics, texts = reader_of(*(b"a\n" * n for n in range(1, 100)))
     whole = as_dict(search(reader, statistics, {"pattern": "a"}))
     covered = []

@@ -117,7 +117,7 @@ def test_ranges_of_any_size_give_whole_lines_once():
 
 @pytest.mark.parametrize("n_pieces", [1, 3])
 def test_a_row_is_complete_once_its_last_range_was_read(monkeypatch, n_pieces):
-    monkeypatch.setattr("shards.linescan.PIECE_BYTES", 100)
+    monkeypatch.setattr("shards.text_pieces.PIECE_BYTES", 100)
     corpus = Corpus.of([b"needle %d\n" % i * 10 for i in range(20)])
     query = corpus.prepare({"pattern": "needle"}).payload
 

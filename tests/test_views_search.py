@@ -49,10 +49,10 @@ def server():
     [
         (5.0, 5.0, "both"),
         (5.0, 2.9, "source"),
-        (2.9, 5.0, "derived"),
+        (2.9, 5.0, "hypothesis"),
         (math.log(20), math.log(20), "both"),
-        (0.0, 5.0, "derived"),
-        (1.0, 2.0, "derived"),  # none is sure: whoever says more
+        (0.0, 5.0, "hypothesis"),
+        (1.0, 2.0, "hypothesis"),  # none is sure: whoever says more
         (2.0, 1.0, "source"),
         (0.0, 0.0, "source"),  # a pattern that matches everywhere
     ],
@@ -64,7 +64,7 @@ def test_a_constellation_says_which_spaces_saw_the_hit(of_source, of_views, expe
 
 def test_a_space_that_counts_for_nothing_has_seen_nothing():
     surprises = np.array([[9.0, 9.0], [9.0, 9.0]])
-    assert constellations(surprises, np.array([0.0, 1.0]), np.array([False, True])) == ["derived", "derived"]
+    assert constellations(surprises, np.array([0.0, 1.0]), np.array([False, True])) == ["hypothesis", "hypothesis"]
     assert constellations(surprises, np.array([1.0, 0.0]), np.array([False, True])) == ["source", "source"]
 
 
@@ -160,7 +160,7 @@ def test_a_hit_tells_what_was_generated_by_whom_and_about_what(tmp_path, model, 
     (signal,) = hit_of(answer, "9.md").signals
     size = hit_of(answer, "9.md").entries[0].size_bytes
     assert signal.generated.model_dump() == {"text": "harbour", "kind": "summary", "generator": "tiny", "start": 0, "end": size - 1}
-    assert hit_of(answer, "9.md").constellation == "derived"
+    assert hit_of(answer, "9.md").constellation == "hypothesis"
     assert answer.verdict != "strong"
     shown = render.generated(hit_of(answer, "9.md"))
     assert shown == [
@@ -174,11 +174,11 @@ def test_the_strongest_constellation_is_seen_by_source_and_views(tmp_path, model
     answer = engine.search("oven bread", k=30, explain=True)
     best = {hit.entries[0].path: hit.constellation for hit in answer.hits}
     signals = {hit.entries[0].path: {s.layer: s.surprise for s in hit.signals} for hit in answer.hits}
-    assert set(best.values()) <= {"source", "derived", "both"} and "both" in best.values()
+    assert set(best.values()) <= {"source", "hypothesis", "both"} and "both" in best.values()
     for path, seen in signals.items():
         sides = [seen.get(name, 0.0) >= math.log(20) for name in ("bm25", "views")]
         if any(sides):
-            assert best[path] == {(True, True): "both", (True, False): "source", (False, True): "derived"}[tuple(sides)]
+            assert best[path] == {(True, True): "both", (True, False): "source", (False, True): "hypothesis"}[tuple(sides)]
     (generated,) = {s.generated.generator for hit in answer.hits for s in hit.signals if s.generated}
     assert generated == "extractive"
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from shards.formats.packages import OLE
+from shards.formats.compound import OLE, wants_password
 from shards.formats.reader import DAMAGED, PASSWORD, Read, Unreadable, flowing
 from shards.pages import PAGE_BREAK
 
@@ -23,11 +23,12 @@ def read(name: str, data: bytes, _unpacked_bytes: int) -> Read:
 
     if not data.startswith(OLE):
         raise Unreadable(DAMAGED)
+    if wants_password(data):
+        raise Unreadable(PASSWORD)
     try:
         made = kreuzberg.extract_bytes_sync(data, _TYPES[name], _config(kreuzberg))
-    except kreuzberg.KreuzbergError as error:
-        said = str(error).lower()
-        raise Unreadable(PASSWORD if "password" in said or "encrypt" in said else DAMAGED) from None
+    except kreuzberg.KreuzbergError:
+        raise Unreadable(DAMAGED) from None
     before, *pieces = _MARK.split(made.content)
     pieces = [before + pieces[0], *pieces[1:]] if pieces else [before]  # a slide's mark stands before it, also before the first
     return Read(PAGE_BREAK.decode().join(map(flowing, pieces)), _facts(name, made.metadata))

@@ -4,9 +4,8 @@ import io
 import zipfile
 from xml.etree import ElementTree
 
+from shards.formats.compound import OLE, wants_password
 from shards.formats.reader import DAMAGED, PASSWORD, Unreadable
-
-OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 class Package:
@@ -15,8 +14,7 @@ class Package:
     def __init__(self, data: bytes, unpacked_bytes: int):
         """Raises Unreadable."""
         if data.startswith(OLE):
-            # Office puts a document with a password into a stream of this name, in UTF-16
-            raise Unreadable(PASSWORD if "EncryptedPackage".encode("utf-16-le") in data else DAMAGED)
+            raise Unreadable(PASSWORD if wants_password(data) else DAMAGED)
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
         except (zipfile.BadZipFile, NotImplementedError):

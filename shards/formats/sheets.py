@@ -9,7 +9,8 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shards.formats.packages import OLE, Package
+from shards.formats.compound import OLE, wants_password
+from shards.formats.packages import Package
 from shards.formats.reader import DAMAGED, PASSWORD, Read, Unreadable
 from shards.pages import PAGE_BREAK
 from shards.places import cell_name
@@ -28,7 +29,7 @@ def read(_name: str, data: bytes, unpacked_bytes: int) -> Read:
 
     if not data.startswith(OLE):
         Package(data, unpacked_bytes)
-    elif "EncryptedPackage".encode("utf-16-le") in data:
+    elif wants_password(data):  # of an XLS calamine says no more than that it is none
         raise Unreadable(PASSWORD)
     blocks: list[str] = []
     try:

@@ -132,6 +132,7 @@ class Layer(ABC):
     granularity: ClassVar[str]  # "path", "line", "passage", …
     over: ClassVar[Literal["documents", "entries"]] = "documents"  # what a row is
     null: ClassVar[Literal["moments", "rarity"]]
+    monotone: ClassVar[bool] = True  # whether a higher score is never less surprising
     query_format: ClassVar[str]  # one line, for status
     cost: ClassVar[str]  # one line, for status
     dear: ClassVar[bool] = False  # encoding takes seconds: what is pushed gets this space afterwards, see `shards/push.py`
@@ -250,6 +251,14 @@ class Layer(ABC):
 
         The `space` field is left "" and filled in by the caller. Raises BadQuery for a form that cannot be understood.
         """
+
+    def exhaustive(self, query: SpaceQuery) -> SpaceQuery:
+        """The same question, put so that `search` finds what `score` ranks best of all rows: as a rule itself.
+
+        Another one where `search` passes rows over that `score` knows (candidates by an approximation; a question that only refines).
+        That one may be slow, and its moments are not asked for; `score` says the same to both.
+        """
+        return query
 
     def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
         """Patterns that mark a hit of this space in an excerpt: (text, is a regular expression, ignore case)."""

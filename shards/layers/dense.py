@@ -74,6 +74,10 @@ class Dense(EncodedLayer):
             return EndpointEncoder(p.endpoint, p.model, self.resources, **common)
         return DenseEncoder(p.model, self.resources, dtype=p.dtype, **common)
 
+    @property
+    def question_model(self) -> str:
+        return self.params.model
+
     def encoded(
         self, documents: Documents, rows: Array, starts: Array, ends: Array, row_units: Array, tell: Callable[[int], None] | None
     ) -> Array:

@@ -70,6 +70,7 @@ class Formula(Layer):
     """Formulas like those of the query."""
 
     name = "formula"
+    version = 2  # 1: the cells of a matrix in one line, and no sign that holds more than is read
     granularity = "formula"
     null = "rarity"
     shapes = frozenset({"formula"})

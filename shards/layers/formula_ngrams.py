@@ -37,6 +37,7 @@ class FormulaNgrams(Layer):
     """Formulas in vectors of their symbol pairs, learnt from the corpus."""
 
     name = "formula_ngrams"
+    version = 2  # 1: the cells of a matrix in one line, and no sign that holds more than is read
     granularity = "formula"
     null = "moments"
     shapes = frozenset({"formula"})
@@ -135,7 +136,8 @@ class FormulaNgrams(Layer):
         vector = embedding.vectors(buckets, counts, offsets, model).sum(axis=0)
         digest = hashlib.sha256(model.tobytes()).hexdigest()[:16]
         what = ", ".join(text if len(text) <= 80 else f"{text[:79]}…" for text, _ in asked)
-        return SpaceQuery("", f"formulas that go with {what}", NgramQuestion(model, digest, vector))
+        learnt = "vectors of symbol pairs, learnt from this corpus"
+        return SpaceQuery("", f"formulas that go with {what}", NgramQuestion(model, digest, vector), model=learnt)
 
 
 class NgramReader:

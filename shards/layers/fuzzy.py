@@ -8,7 +8,7 @@ Raw score of a passage: the sum, over the words asked, of the surprise (nats) of
 Words count in any order, those that a passage has beside them do not count against it, and each mistake costs what it costs in that
 word. rapidfuzz's own scores of whole texts cannot say that: against a passage `token_set_ratio` sees a misspelt word as another word
 (a passage that lacks it and is shorter scores better), `partial_ratio` knows one order only, and `WRatio` is the larger of the two times
-constants. Here they work where they are strong, on single words: OSA distance, `partial_ratio` for parts, Indel distance of sorted letters.
+constants. Here they work where they are strong, on single words: OSA distance, and `partial_ratio` for parts.
 
 Roles: asked by name or by its form it finds passages and scores those of others. Of the common text it only scores what others found, and
 only by words that the corpus does not have, since those that it has are for the exact layers; where it has none of them, nobody else
@@ -18,6 +18,7 @@ finds anything by words, and then it looks for passages, too.
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -57,6 +58,7 @@ class Fuzzy(contract.Layer):
     """Words that look like the asked ones."""
 
     name = "fuzzy"
+    version = 2  # 1: parts of words before words with a mistake, and three mistakes in words of any length
     granularity = "passage"
     null = "rarity"
     shapes = WORDS - {"formula"}
@@ -130,6 +132,11 @@ class Fuzzy(contract.Layer):
         least = [-float(of_word.scores[-1]) for _, of_word in found]
         log_p = min(float(np.logaddexp.reduce(least)), 0.0) if least else 0.0
         return SpaceQuery("", _asked(statistics, slots, question.generates), question, log_p)
+
+    def exhaustive(self, query: SpaceQuery) -> SpaceQuery:
+        """Asked to find passages even where it only has to score those of others."""
+        question: Question = query.payload
+        return query if question.generates else replace(query, payload=replace(question, generates=True))
 
     def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
         question: Question = query.payload

@@ -69,6 +69,10 @@ class Image(VectorLayer):
     def dim(self) -> int:
         return self.encoder.dim
 
+    @property
+    def question_model(self) -> str:
+        return self.params.model
+
     # --- building ------------------------------------------------------------------------------------------------------------
 
     def build(
@@ -143,7 +147,7 @@ class Image(VectorLayer):
         except ValueError as error:
             raise BadQuery(f"Layer {self.name!r}: image is {error}.") from None
         (vector,) = self.encoder.encode_images([lambda: image])
-        return SpaceQuery("", f"an image of {image.width:,} x {image.height:,} pixels", vector)
+        return SpaceQuery("", f"an image of {image.width:,} x {image.height:,} pixels", vector, model=self.params.model)
 
     def asked(self, text: str) -> tuple[str, Array] | None:
         return self._asked(text)

@@ -23,7 +23,7 @@ fde: (u, fde_dim) int8 and fde_scales: (u,) float32, the fixed-dimensional encod
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
@@ -240,16 +240,21 @@ class Late(Layer):
         if not request.text.strip():
             return None
         asked, vectors = self._encoded(request.text)
-        return self._asked(asked, vectors, statistics)
+        return self._asked(asked, vectors, statistics, self.params.model)
 
-    def _asked(self, asked: str, vectors: Array, statistics: LateStatistics) -> SpaceQuery:
+    def _asked(self, asked: str, vectors: Array, statistics: LateStatistics, model: str = "") -> SpaceQuery:
         question = LateQuestion(vectors)
         if statistics.sample is not None:
             encoding = late_candidates.of_question(vectors, self.encoding_spec)
             cut, filtered_cut = statistics.sample.cuts(encoding, statistics.n_units)
             level = late_candidates.level(statistics.n_units, _MOMENTS_UNITS)
             question = LateQuestion(vectors, encoding, cut, filtered_cut, level)
-        return SpaceQuery("", asked, question, most=float(len(vectors)))
+        return SpaceQuery("", asked, question, most=float(len(vectors)), model=model)
+
+    def exhaustive(self, query: SpaceQuery) -> SpaceQuery:
+        """Every passage scored, candidates or not: 3 ms for 100 of 128 tokens."""
+        question: LateQuestion = query.payload
+        return query if question.encoding is None else replace(query, payload=LateQuestion(question.vectors))
 
     @cached_property
     def _encoded(self) -> Callable[[str], tuple[str, Array]]:

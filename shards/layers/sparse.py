@@ -161,7 +161,7 @@ class Sparse(contract.Layer):
         if not request.text.strip():
             return None
         tokens, weights, note = self._encoded(request.text)
-        return SpaceQuery("", *self._asked(tokens, weights, note)) if len(tokens) else None
+        return SpaceQuery("", *self._asked(tokens, weights, note), model=self.params.model) if len(tokens) else None
 
     def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
         """The heavier words of the question and of what the model adds to it, as whole words."""

@@ -56,6 +56,7 @@ class Symbols(Layer):
     name = "symbols"
     granularity = "definition"
     null = "rarity"
+    monotone = False  # scores order by tier, then by the names that enclose; surprise adds both
     query_format = FORM
     cost = "parses 3 MB/s a core when built; a search reads the distinct names, about 2 ms for 30 MB of code"
     shapes = frozenset({"definition", "identifier"})

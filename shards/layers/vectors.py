@@ -130,7 +130,12 @@ class VectorLayer(Layer):
         if not request.text.strip():
             return None
         asked = self.asked(request.text)
-        return SpaceQuery("", *asked) if asked is not None and asked[1].any() else None
+        return SpaceQuery("", *asked, model=self.question_model) if asked is not None and asked[1].any() else None
+
+    @property
+    def question_model(self) -> str:
+        """The model that turns a question's text into a vector; "" where none does."""
+        return ""
 
     def _given(self, form: Mapping[str, object]) -> Array:
         """The caller's own vector, checked and scaled."""
@@ -276,6 +281,10 @@ class Static(EncodedLayer):
         return StaticEncoder(
             p.model, self.resources, document_prompt=p.document_prompt, query_prompt=p.query_prompt, dim=p.dim
         )  # fmt: skip
+
+    @property
+    def question_model(self) -> str:
+        return self.params.model
 
 
 def vector_arrays(vectors: Array, row_units: Array, starts: Array, ends: Array, in_scope: Array) -> Arrays:

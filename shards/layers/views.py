@@ -146,6 +146,10 @@ class Views(EncodedLayer):
         assert isinstance(layer, EncodedLayer)
         return layer.encoder
 
+    @property
+    def question_model(self) -> str:
+        return self.params.vector_model or self.params.vectors
+
     @cached_property
     def _sentence_encoder(self) -> Encoder:
         return self.encoder if self.params.vectors == "static" else StaticEncoder(SENTENCES, self.resources)

@@ -1,0 +1,70 @@
+"""What was found, as evidence with its verdict: from candidates and the corpus's null models to what fusion and people are told."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from serve.evidence import Fused, SpaceFacts, fuse
+from serve.questions import explicit, silent
+from serve.schema import SearchRequest
+from serve.verdict import Verdict, answer_margins, judge
+from shards.generation import Generation
+from shards.plan import SpaceQuery
+from shards.probes import count_words
+from shards.shard import Space
+from shards.types import Candidates, LayerStatus
+
+
+def facts_of(generation: Generation, prepared: Sequence[SpaceQuery], found: Candidates) -> list[SpaceFacts]:
+    """What fusion has to know of the spaces that were asked, in their order."""
+    facts = []
+    for query in prepared:
+        space = generation.spaces[query.space]
+        exact = query.log_p is not None
+        facts.append(
+            SpaceFacts(
+                name=query.space,
+                null=space.layer.null,
+                n_units=_units_in_scope(generation, space, found),
+                origin=space.layer.origin,
+                whole=all(s.state == "ready" for s in found.status if s.space == query.space),
+                surprise=(lambda scores, layer=space.layer, query=query: layer.surprise(query, scores)) if exact else None,
+                most=query.most,
+                looked=_looked(found.status, query.space),
+            )
+        )
+    return facts
+
+
+def _units_in_scope(generation: Generation, space: Space, found: Candidates) -> int:
+    """Units of a space in the scope asked, the multiplier of E: all units, in the proportion of rows that the filter left."""
+    n_units = int(generation.statistics(space.name).n_units)
+    rows = sum(s.total for s in found.status if s.space == space.name)
+    all_rows = generation.root.n_docs if space.layer.over == "documents" else generation.root.n_entries
+    return max(1, math.ceil(n_units * min(1.0, rows / all_rows))) if all_rows and rows else max(1, n_units)
+
+
+def _looked(status: Sequence[LayerStatus], space: str) -> float:
+    """The share of the rows that a space looked at, of those that it should have; what it was not built for is none of these."""
+    due = [s for s in status if s.space == space and s.state not in ("scoped", "absent")]
+    total = sum(s.total for s in due)
+    return sum(s.covered for s in due) / total if total else 1.0
+
+
+def evidence_of(
+    generation: Generation,
+    request: SearchRequest,
+    facts: Sequence[SpaceFacts],
+    reasons: Mapping[str, str],
+    found: Candidates | None,
+) -> tuple[Fused | None, Verdict, str]:
+    """What was found as evidence, and the verdict with its reason. found: None where nothing was asked."""
+    if found is None:
+        return None, "none", "nothing was asked of any space"
+    n_words = count_words(request.query) or None
+    fused = fuse(found, facts, generation.nulls, generation.root.n_docs, silent(generation, reasons), n_words)
+    return fused, *judge(fused, facts, generation.nulls, explicit=explicit(request), text=request.query)
+
+
+def answerable(generation: Generation, request: SearchRequest, facts: Sequence[SpaceFacts], fused: Fused) -> float | None:
+    """The least of the margins that the verdict looks at; None where there are none."""
+    return min(answer_margins(fused, facts, generation.nulls, request.query).values(), default=None)
