@@ -29,7 +29,7 @@ def facts_of(generation: Generation, prepared: Sequence[SpaceQuery], found: Cand
                 whole=all(s.state == "ready" for s in found.status if s.space == query.space),
                 surprise=(lambda scores, layer=space.layer, query=query: layer.surprise(query, scores)) if exact else None,
                 most=query.most,
-                looked=_looked(found.status, query.space),
+                looked=_looked(generation, found.status, space),
             )
         )
     return facts
@@ -43,11 +43,17 @@ def _units_in_scope(generation: Generation, space: Space, found: Candidates) -> 
     return max(1, math.ceil(n_units * min(1.0, rows / all_rows))) if all_rows and rows else max(1, n_units)
 
 
-def _looked(status: Sequence[LayerStatus], space: str) -> float:
-    """The share of the rows that a space looked at, of those that it should have; what it was not built for is none of these."""
-    due = [s for s in status if s.space == space and s.state not in ("scoped", "absent")]
-    total = sum(s.total for s in due)
-    return sum(s.covered for s in due) / total if total else 1.0
+def _looked(generation: Generation, status: Sequence[LayerStatus], space: Space) -> float:
+    """The share of the rows that a space looked at, of those that it should have: shards count by the rows that they have, whatever the
+    scope leaves of these, since moments are of all. What it was not built for is none of these."""
+    over_documents = space.layer.over == "documents"
+    rows = {ref.shard: ref.n_docs if over_documents else ref.n_entries for ref in generation.root.shards}
+    looked = due = 0.0
+    for s in status:
+        if s.space == space.name and s.state not in ("scoped", "absent"):
+            share = s.covered / s.total if s.total else float(s.state == "ready")  # a host that is gone tells no total
+            looked, due = looked + share * rows[s.shard], due + rows[s.shard]
+    return looked / due if due else 1.0
 
 
 def evidence_of(

@@ -200,3 +200,20 @@ def test_a_space_that_looked_at_a_part_of_the_scope_counts_in_proportion():
     assert part.weights[j] == full.weights[j] / 4
     assert (part.fused <= full.fused).all()
     assert part.weights[np.arange(4) != j].tolist() == full.weights[np.arange(4) != j].tolist()
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["broken", "its host is gone"])
+def test_a_space_without_one_shard_counts_by_the_documents_of_the_others(engine, monkeypatch, lost):
+    generation, search = engine.generation(), Shard.find_hits
+
+    def breaks(self, plan, *rest):
+        finding = search(self, plan, *rest)
+        if self.number == 2:
+            gone = {"state": "failed", "covered": 0} | ({"total": 0} if lost else {})
+            finding.status[:] = [replace(s, **gone) if s.space == "bm25" else s for s in finding.status]
+        return finding
+
+    monkeypatch.setattr(Shard, "find_hits", breaks)
+    shards = {ref.shard: ref.n_docs for ref in generation.root.shards}
+    weight = next(info.weight for info in engine.search(**ASK).layers if info.name == "bm25")
+    assert weight == 1 - shards[2] / sum(shards.values()) < 1
