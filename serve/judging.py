@@ -52,7 +52,8 @@ def _looked(generation: Generation, status: Sequence[LayerStatus], space: Space)
     for s in status:
         if s.space == space.name and s.state not in ("scoped", "absent"):
             share = s.covered / s.total if s.total else float(s.state == "ready")  # a host that is gone tells no total
-            looked, due = looked + share * rows[s.shard], due + rows[s.shard]
+            of_all = rows.get(s.shard, s.total)  # shards of an experiment are none of the corpus's
+            looked, due = looked + share * of_all, due + of_all
     return looked / due if due else 1.0
 
 

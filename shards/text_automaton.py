@@ -145,6 +145,8 @@ class _Nodes:
         ascii_, beyond = 0, False
         for code, argument in items[1:] if negated else items:
             if code is op.CATEGORY:
+                if fold and argument is op.CATEGORY_NOT_WORD:
+                    raise _Unsure  # RE2 leaves out what folds to a letter (U+212A, U+017F), but only of this class
                 mask, complement = _CATEGORIES[argument]
                 ascii_ |= _ASCII & ~mask if complement else mask
                 beyond |= complement

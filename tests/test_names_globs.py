@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.bench_names import GLOBS_OF_NAMES, GLOBS_OF_PATHS, folds
+from shards import globs
 from shards.errors import BadQuery
 from shards.globs import _by_re2
 from shards.identity import content_hash
@@ -100,7 +101,7 @@ def test_110_globs_find_what_fd_finds_with_its_smart_case(find):
         theirs = sorted(line.removeprefix("./") for line in answer.splitlines())
         assert find(glob=pattern) == theirs, pattern
         found += len(theirs)
-    assert found > 10_000
+    assert found > 4 * len(find(glob="*"))
 
 
 def test_case_may_be_set_and_counts_by_itself_where_there_is_a_capital(find, paths):
@@ -113,8 +114,8 @@ def test_case_may_be_set_and_counts_by_itself_where_there_is_a_capital(find, pat
     assert find(substring="Http") == [p for p in paths if "Http" in p]
 
 
-def test_many_paths_are_matched_by_re2_as_few_are_by_python(find, paths):
-    assert len(paths) > 2000  # `shards.globs.FEW`
+def test_many_paths_are_matched_by_re2_as_few_are_by_python(find, paths, monkeypatch):
+    monkeypatch.setattr(globs, "FEW", len(paths) // 2)  # some systems' libraries have fewer files than are many
     for pattern in ("*a*b*.py", "**/t*/*_*.py", "{a,B}*"):
         regex = glob_regex(pattern, folds(pattern))
         assert find(glob=pattern) == [path for path in paths if regex.fullmatch(path)]

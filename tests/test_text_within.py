@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_text_patterns import run
 from text_corpus import Corpus, library
@@ -149,6 +149,7 @@ LINES = st.lists(st.text(alphabet="abBkK\u212aé—\U0001f600 \r.x_1\t", max_siz
 
 
 @settings(max_examples=200)
+@example(r"\S(?:)\W", "1\u212a\n", True)
 @given(PATTERNS, LINES, st.booleans())
 def test_automata_take_the_lines_that_re2_matches(pattern, text, ignore_case):
     leaf = Regex(pattern, ignore_case)
@@ -163,6 +164,8 @@ def test_automata_take_the_lines_that_re2_matches(pattern, text, ignore_case):
         (r"\w+\s*=\s*\w+\[\w+\]$", False, True),
         (r"(?i)straße", False, False),  # what else ß folds to is RE2's affair
         ("naïve", False, True),
+        (r"\S\W", False, True),
+        (r"\S\W", True, False),  # the Kelvin sign is no \W to RE2 where case is ignored
         (r"\pL+", False, False),
         (r"[[:alpha:]]", False, False),
         (r"x{,3}", False, False),  # three characters to RE2, a repeat to Python
