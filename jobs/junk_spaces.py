@@ -6,6 +6,7 @@ stands in for a document (`shards.cloze`) bears its hash and so has its scores. 
 
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,9 +95,9 @@ class HashedLayer(Layer):
 
     params: Params
 
+    @abstractmethod
     def scores(self, query: SpaceQuery, keys: Array) -> Array:
         """Of documents, by the first 8 bytes of their content hashes: (n,) float64, -inf for no match. keys: (n,) uint64."""
-        raise NotImplementedError
 
     def build(
         self,
