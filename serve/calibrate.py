@@ -7,24 +7,25 @@ scanned by a few threads.
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from serve.answerable import UNUSED, feature_names, features
 from serve.evidence import SpaceFacts, weigh
+from serve.unanswered import Example, Seen, fused_nulls
 from shards.answerability import MIN_EXAMPLES, Answerability
-from shards.background import strangers
+from shards.background import gibberish, strangers, understands
 from shards.cloze import cloze_probes, masked_documents
 from shards.corpus_nulls import CorpusNulls, Selection
 from shards.documents import Documents
 from shards.errors import StoreError
 from shards.generation import Generation
 from shards.layers.contract import Asking, Reader, Request
-from shards.nulls import FusedNull, ProbeRank, ProbeScan, SpaceNull, fit_space, known_item_gate, median_sd
+from shards.nulls import ProbeRank, ProbeScan, SpaceNull, fit_space, known_item_gate, median_sd
 from shards.plan import Everything, Glob, Or, Plan, Predicate, SpaceQuery
 from shards.probes import (
     N_OFFERED,
@@ -39,10 +40,11 @@ from shards.probes import (
     word_pools,
 )
 from shards.segment import pack_entries
+from shards.sentence_likeness import SentenceLikeness
 from shards.shard import Shard, Space, search
 from shards.types import Array, Budget, Candidates, Moments
 from shards.weights import Choices, selections
-from shards.word_order import MAX_BYTES, WordOrder
+from shards.word_order import MAX_BYTES, MIN_PAIRED, WordFacts, WordOrder
 
 logger = logging.getLogger(__name__)
 
@@ -257,8 +259,8 @@ class Calibrator:
         more: Iterator[Probe],
         counted: "Future[WordOrder | None] | None",
     ) -> CorpusNulls:
-        """The null of fused evidence, from words in senseless order; and what tells the corpus's own sentences and their parts, seen
-        without their words in the source, from such words, from sentences about something else, and from random strings."""
+        """The null of fused evidence, from words in senseless order and from sentences about something else; and what tells the corpus's
+        own sentences and their parts, seen without their words in the source, from these and from random strings."""
         similar = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments" and s.layer.asked_in_words]
         # Whether it is answered here the source must tell, not texts about it.
         whole = [s for s in similar if s.name in nulls.spaces and not s.scope and _reads(s) and s.layer.origin == "source"]
@@ -271,22 +273,26 @@ class Calibrator:
         # In length like sentences and like what people ask.
         lengths = [*kept[::2], *shorten(kept)] or [*probes[::2], *shorten(probes)]
         shuffled = shuffle_words(word_pools(documents), lengths, n_queries=max(len(lengths), N_EXAMPLES))
-        asked = [_Example("shuffled", text) for text in shuffled]
+        asked = [Example("shuffled", text) for text in shuffled]
         if words is not None:
-            asked += [_Example("topic", text) for text in strangers([p for p in lengths if p.n_words >= MIN_SENSE], words)]
-            asked += [_Example("", probe.text, probe.source) for probe in own]
+            foreign = strangers([p for p in lengths if p.n_words >= MIN_SENSE], words)
+            asked += [Example("topic", text) for text in foreign]
+            asked += [Example("random", text) for text in gibberish(len(foreign))]
+            asked += [Example("", probe.text, probe.source) for probe in own]
         row = {masked.hashes[i].tobytes(): i for i in range(len(masked))}
         readers = {space.name: _masked_reader(space, masked, shards) for space in whole} if words is not None else {}
         names = [space.name for space in whole]
         among = [nulls.weights_among(some) for some in nulls.selections]
         among = [{name: w / (max(chosen.values()) or 1.0) for name, w in chosen.items()} for chosen in among]
 
-        def look(example: _Example) -> _Seen:
+        def look(example: Example) -> Seen:
             """What one query finds, its source seen without its words where it has one."""
-            spaces = similar if example.kind == "shuffled" else whole
+            spaces = similar if example.kind in ("shuffled", "topic") else whole
+            looked = WordFacts() if words is None else words.look(example.text, own=example.source is not None)
+            seen = Seen(count_words(example.text), looked)
             queries, found = self._search(generation, shards, spaces, example.text)
             if found is None:
-                return _Seen()
+                return seen
             silent = [space.name for space in spaces if space.name not in {query.space for query in queries}]
             facts = [_fact(generation, query) for query in queries]
             if example.source is not None:
@@ -299,39 +305,40 @@ class Calibrator:
                     scores[mine, j] = best if best != 0.0 else -np.inf
                 found = replace(found, scores=scores)
             fused = weigh(found, facts, nulls, silent)
-            seen = _Seen(float(fused.fused.max(initial=0.0)), float(fused.of_sources.max(initial=0.0)))
-            if example.kind == "shuffled":
+            seen = replace(seen, best=float(fused.fused.max(initial=0.0)), of_sources=float(fused.of_sources.max(initial=0.0)))
+            if spaces is similar:
                 counted = np.array([[chosen.get(query.space, 0.0) for query in queries] for chosen in among]).reshape(-1, len(queries))
                 seen = replace(seen, of_selections=(fused.surprises @ counted.T).max(axis=0, initial=0.0))
-            if words is None or (example.kind == "shuffled" and count_words(example.text) < MIN_SENSE):
+            if words is None or (example.kind == "shuffled" and seen.n_words < MIN_SENSE):
                 return seen
-            looked = words.look(example.text, own=example.source is not None)
             return replace(seen, features=features(fused, facts, names, example.text, looked))
 
-        seen: dict[str, list[_Seen]] = {}
+        seen: dict[str, list[Seen]] = {"shuffled": []}
         with ThreadPoolExecutor(self.threads) as pool:
             for i, (example, result) in enumerate(zip(asked, _map(pool, generation)(look, asked), strict=True)):
                 seen.setdefault(example.kind, []).append(result)
                 self.report("what is answered here", i + 1, len(asked), "queries")
-        n_words = [count_words(text) for text in shuffled]
-
-        def null_of(best: list[float], of: Iterable[str]) -> FusedNull | None:
-            return FusedNull.fit(best, n_words, generation.root.n_docs, of)
-
-        sources = [space.name for space in similar if space.layer.origin == "source"]
-        shuffled_seen = seen.get("shuffled", [])
-        of_sources = null_of([s.of_sources for s in shuffled_seen], sources) if 0 < len(sources) < len(similar) else None
-        learnt = None
+        learnt = likeness = None
         if words is not None:
             examples = {kind: np.array([s.features for s in results if s.features is not None]) for kind, results in seen.items()}
-            kinds = {"order": examples["shuffled"], "topic": examples["topic"]}
+            kinds = {"order": examples["shuffled"], "topic": np.concatenate([examples["topic"], examples["random"]])}
             learnt = Answerability.fit(feature_names(names), names, examples[""], kinds, words, UNUSED)
-        fused = null_of([s.best for s in shuffled_seen], [space.name for space in similar])
+            # Sentences about something else are a null of the corpus where its language makes them sentences.
+            if learnt is not None and words.n_words >= MIN_PAIRED and understands(words):
+                likeness = SentenceLikeness.fit(*([(s.words, s.n_words) for s in seen[kind]] for kind in ("topic", "shuffled")))
+        nulls_of = fused_nulls(seen["shuffled"], seen["topic"] if likeness is not None else [], likeness, generation.root.n_docs)
+        sources = [space.name for space in similar if space.layer.origin == "source"]
         chosen = {}
         for i, (some, selection) in enumerate(nulls.selections.items()):
-            best = [0.0 if s.of_selections is None else float(s.of_selections[i]) for s in shuffled_seen]
-            chosen[some] = replace(selection, fused=null_of(best, some))
-        return replace(nulls, fused=fused, answerability=learnt, fused_of_sources=of_sources, selections=chosen)
+            chosen[some] = replace(selection, fused=nulls_of(lambda s, i=i: 0.0 if s.of_selections is None else s.of_selections[i], some))
+        return replace(
+            nulls,
+            fused=nulls_of(lambda s: s.best, [space.name for space in similar]),
+            answerability=learnt,
+            fused_of_sources=nulls_of(lambda s: s.of_sources, sources) if 0 < len(sources) < len(similar) else None,
+            selections=chosen,
+            likeness=likeness,
+        )
 
     def _search(
         self, generation: Generation, shards: list[Shard], spaces: list[Space], text: str
@@ -342,26 +349,6 @@ class Calibrator:
             return [], None
         plan = Plan(Everything(), tuple(queries), n_details=0, budget_s=60.0)
         return queries, search(shards, plan, Budget(plan.budget_s))
-
-
-@dataclass(frozen=True, slots=True)
-class _Example:
-    """A query of known kind: "shuffled" words, foreign to the "topic", or "" for the corpus's own, taken from the document `source`."""
-
-    kind: str
-    text: str
-    source: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Seen:
-    """What one example found. best, of_sources: the best evidence, and that of the source alone; of_selections: of a shuffled one, the best
-    that each of `CorpusNulls.selections` gives. features: where they are wanted and something was asked."""
-
-    best: float = 0.0
-    of_sources: float = 0.0
-    of_selections: Array | None = None
-    features: Array | None = None
 
 
 def _reads(space: Space) -> bool:

@@ -193,9 +193,10 @@ def fuse(
     n_docs: int,
     silent: Collection[str] = (),
     n_words: int | None = None,
+    likeness: float = 0.0,
 ) -> Fused:
-    """Evidence (`weigh`), ranked and with its E-values. n_docs: live documents; n_words: length of the query, by which the E of fused
-    evidence goes, None where it has no words."""
+    """Evidence (`weigh`), ranked and with its E-values. n_docs: live documents; n_words: length of the query, None where it has no words,
+    and likeness: to a sentence (`CorpusNulls.likeness_of`), by which the E of fused evidence goes."""
     weighed = weigh(candidates, spaces, nulls, silent)
     n, s = candidates.scores.shape
     surprises, weights, fused = weighed.surprises, weighed.weights, weighed.fused
@@ -214,7 +215,7 @@ def fuse(
 
     def evalues(evidence: Array, null: FusedNull | None, counted: Array) -> Array:
         if null is not None:
-            return null.log_evalue(evidence, n_docs, n_words)
+            return null.log_evalue(evidence, n_docs, n_words, likeness)
         # an exact space is silent on most queries: it takes part where it has a match
         similar = np.array([space.null == "moments" for space in spaces], bool)
         part = weights * counted * (similar | (surprises > 0).any(axis=0))

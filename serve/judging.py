@@ -67,9 +67,10 @@ def evidence_of(
     """What was found as evidence, and the verdict with its reason. found: None where nothing was asked."""
     if found is None:
         return None, "none", "nothing was asked of any space"
-    n_words = count_words(request.query) or None
-    fused = fuse(found, facts, generation.nulls, generation.root.n_docs, silent(generation, reasons), n_words)
-    return fused, *judge(fused, facts, generation.nulls, explicit=explicit(request), text=request.query)
+    n_words, nulls = count_words(request.query) or None, generation.nulls
+    likeness = nulls.likeness_of(request.query) if nulls is not None and n_words else 0.0
+    fused = fuse(found, facts, nulls, generation.root.n_docs, silent(generation, reasons), n_words, likeness)
+    return fused, *judge(fused, facts, nulls, explicit=explicit(request), text=request.query)
 
 
 def answerable(generation: Generation, request: SearchRequest, facts: Sequence[SpaceFacts], fused: Fused) -> float | None:

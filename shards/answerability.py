@@ -69,7 +69,7 @@ class Answerability:
         for kind, examples in sorted(senseless.items()):
             used = np.array([name not in unused.get(kind, ()) for name in names])
             coefficients = np.zeros(len(names))
-            coefficients[used] = np.round(_newton(values[:, used], ((examples - centre) / scale)[:, used]), _DIGITS)
+            coefficients[used] = np.round(fit_logistic(values[:, used], ((examples - centre) / scale)[:, used])[0], _DIGITS)
             tests[kind] = tuple(coefficients.tolist())
             thresholds[kind] = round(float(np.quantile(values @ coefficients, REFUSED[kind])), _DIGITS)
         return cls(tuple(names), tuple(spaces), tuple(centre.tolist()), tuple(scale.tolist()), tests, thresholds, words)
@@ -86,12 +86,15 @@ class Answerability:
         return cls(**lists, tests=tests, thresholds=dict(value["thresholds"]), words=words)
 
 
-def _newton(answered: Array, senseless: Array) -> Array:
-    """Coefficients of the penalised likelihood, either side weighing the same, by Newton's method. The intercept is left out."""
-    design = np.column_stack([np.concatenate([answered, senseless]), np.ones(len(answered) + len(senseless))])
-    truth = np.repeat([1.0, 0.0], [len(answered), len(senseless)])
-    share = np.where(truth == 1.0, 0.5 / len(answered), 0.5 / len(senseless)) * len(truth)
-    penalty = np.diag([PRIOR] * answered.shape[1] + [1e-6])
+def fit_logistic(positive: Array, negative: Array) -> tuple[Array, float]:
+    """Coefficients (f,) and intercept of a logistic regression with a Gaussian prior, either side weighing the same, by Newton's method.
+
+    positive, negative: (n, f) float64 standardised features of each side.
+    """
+    design = np.column_stack([np.concatenate([positive, negative]), np.ones(len(positive) + len(negative))])
+    truth = np.repeat([1.0, 0.0], [len(positive), len(negative)])
+    share = np.where(truth == 1.0, 0.5 / len(positive), 0.5 / len(negative)) * len(truth)
+    penalty = np.diag([PRIOR] * positive.shape[1] + [1e-6])
     weights = np.zeros(design.shape[1])
     for _ in range(50):
         p = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -30.0, 30.0)))
@@ -102,4 +105,4 @@ def _newton(answered: Array, senseless: Array) -> Array:
         weights += step
         if float(np.abs(step).max()) < 1e-10:
             break
-    return weights[:-1]
+    return weights[:-1], float(weights[-1])

@@ -166,13 +166,22 @@ Hoe laat vertrekt de laatste trein naar Utrecht?
 BACKGROUND = tuple(line for line in _TEXT.strip().splitlines())
 
 
+def understands(words: WordOrder) -> bool:
+    """Whether a corpus with these words is in a language of the cohort's, so that it is strange by its subjects alone."""
+    return sum(1.0 - words.look(text).unknown for text in BACKGROUND) / len(BACKGROUND) >= MIN_KNOWN_WORDS
+
+
 def strangers(sentences: Sequence[Probe], words: WordOrder) -> tuple[str, ...]:
-    """Queries about something else than a corpus, and random strings. sentences, words: of the corpus.
+    """Queries about something else than a corpus. sentences, words: of the corpus.
 
     Where the cohort is strange by its language already, the corpus's own sentences with swapped words stand in for it.
     """
-    known = sum(1.0 - words.look(text).unknown for text in BACKGROUND) / len(BACKGROUND)
-    if known >= MIN_KNOWN_WORDS:
-        return (*BACKGROUND, *random_strings(len(BACKGROUND) // 3))
+    if understands(words):
+        return BACKGROUND
     common = words.frequent_of(word.lower() for probe in sentences for word in words_of(probe.text))
-    return (*swap_words(sentences, common), *random_strings(len(sentences) // 4))
+    return swap_words(sentences, common)
+
+
+def gibberish(n_strangers: int) -> tuple[str, ...]:
+    """Random strings to stand beside so many strangers."""
+    return random_strings(n_strangers // 3)

@@ -8,10 +8,12 @@ from typing import Any
 from shards import arrays as array_files
 from shards.answerability import Answerability
 from shards.nulls import FusedNull, SpaceNull
+from shards.probes import count_words
+from shards.sentence_likeness import SentenceLikeness
 from shards.word_order import WordOrder
 
-# 1: JSON alone, without what tells nonsense. 2: an array file. 3: with `selections`.
-FORMAT = 3
+# 1: JSON alone, without what tells nonsense. 2: an array file. 3: with `selections`. 4: with `likeness`, and `sentence` in `fused`.
+FORMAT = 4
 NO_HOME = {"home_maxima": [], "home_words": []}  # format 1 had raw scores there
 
 
@@ -35,7 +37,7 @@ class CorpusNulls:
     weights: what a similarity space's surprise counts (`shards.weights`), the largest 1; empty where nothing was learnt, and then
     the spaces' known-item gates count. cloze: mean reciprocal rank of cloze probes in each space, for people. answerability: what
     tells questions from nonsense, None where too few probes were asked. selections: by sorted names, what holds where not all similarity
-    spaces take part.
+    spaces take part. likeness: how much like sentences queries are, None where that was not learnt.
     """
 
     version: int
@@ -47,6 +49,12 @@ class CorpusNulls:
     answerability: Answerability | None = None
     fused_of_sources: FusedNull | None = None
     selections: Mapping[tuple[str, ...], Selection] = field(default_factory=dict)
+    likeness: SentenceLikeness | None = None
+
+    def likeness_of(self, text: str) -> float:
+        """How much like a sentence a query is, 0 to 1, by which the nulls of fused evidence go; 0 where that was not learnt."""
+        words = None if self.answerability is None else self.answerability.words
+        return 0.0 if self.likeness is None or words is None else self.likeness.of(words.look(text), count_words(text))
 
     def weights_among(self, spaces: Collection[str]) -> dict[str, float]:
         """What each of these similarity spaces counts beside the others of them, before the query is looked at.
@@ -89,6 +97,7 @@ class CorpusNulls:
             "answerability": None if learnt is None else learnt.to_json(),
             **of_sources,
             "selections": selections,
+            "likeness": None if self.likeness is None else self.likeness.to_json(),
         }
         words = learnt.words.to_arrays() if learnt is not None and learnt.words is not None else {}
         return array_files.dump(words, {"nulls": json.dumps(value, sort_keys=True, allow_nan=False)})
@@ -102,7 +111,7 @@ class CorpusNulls:
         old = data.startswith(b"{")
         words, metadata = ({}, {"nulls": data.decode()}) if old else array_files.parse(data, what)
         value = json.loads(metadata["nulls"])
-        if value.get("format") not in ((1,) if old else (2, FORMAT)):
+        if value.get("format") not in ((1,) if old else (2, 3, FORMAT)):
             raise ValueError(f"Null models have format {value.get('format')!r}; this build reads 1 to {FORMAT}. Refit them.")
         fused, learnt = value["fused"], None if old else value["answerability"]
         return cls(
@@ -115,6 +124,7 @@ class CorpusNulls:
             None if learnt is None else Answerability.from_json(learnt, WordOrder.from_arrays(words) if words else None),
             _fused_null(of_sources) if (of_sources := value.get("fused_of_sources")) else None,
             {tuple(one["spaces"]): _selection(one) for one in value.get("selections", ())},
+            SentenceLikeness.from_json(likeness) if (likeness := value.get("likeness")) else None,
         )
 
 

@@ -322,10 +322,11 @@ def fit_space(scans: Sequence[ProbeScan], ranks: Sequence[ProbeRank], home: Sequ
 
 @dataclass(frozen=True, slots=True)
 class FusedNull:
-    """What fused evidence the best hit of a senseless query has: a Gumbel distribution that depends on the query's length.
+    """What fused evidence the best hit of a query has that is not answered here: a Gumbel distribution that depends on the query.
 
-    x is the ln of the query's words, at most `max_words`. mean: of evidence, mean[0] + mean[1] x + mean[2] x^2; log_scale: of its
-    spread, exp(log_scale[0] + log_scale[1] x), both in nats; mu, beta: mode and scale of what is left, (evidence - mean) / spread.
+    x is the ln of the query's words, at most `max_words`; s, from 0 to 1, how much like a sentence they stand
+    (`shards.sentence_likeness`). mean: of evidence, mean[0] + mean[1] x + mean[2] x^2 + sentence[0] s; log_scale: of its spread,
+    exp(log_scale[0] + log_scale[1] x + sentence[1] s), both in nats; mu, beta: mode and scale of what is left, (evidence - mean) / spread.
     (One spread for all lengths would be three times too small for two words and twice too large for forty.)
     n_docs: documents of the corpus when it was fitted. spaces: the similarity spaces that were asked, in order of name; the sum
     over others has another distribution. max_words: of the longest query of the fit.
@@ -338,11 +339,21 @@ class FusedNull:
     n_docs: int
     spaces: tuple[str, ...]
     max_words: int
+    sentence: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
-    def fit(cls, best: Sequence[float] | Array, n_words: Sequence[int] | Array, n_docs: int, spaces: Iterable[str]) -> "FusedNull | None":
-        """From the best fused evidence of each senseless query and its length; None for fewer than 8.
+    def fit(
+        cls,
+        best: Sequence[float] | Array,
+        n_words: Sequence[int] | Array,
+        n_docs: int,
+        spaces: Iterable[str],
+        likeness: Array | None = None,
+        shares: Array | None = None,
+    ) -> "FusedNull | None":
+        """From the best fused evidence of each query that is not answered here, and its length; None for fewer than 8.
 
+        likeness: (n,) float64 of each, None where that is not known; shares: (n,) float64 what each weighs, None for all the same.
         The mean by least squares, the spread from the logarithms of what that leaves, the mean again with weights, and the Gumbel by
         L-moments (Hosking 1990). Of fewer than three lengths less is learnt.
         """
@@ -350,35 +361,44 @@ class FusedNull:
         n = len(values)
         if n < MIN_KNOWN_ITEMS:
             return None
+        share = np.full(n, 1.0 / n) if shares is None else shares / shares.sum()
         terms = min(len(np.unique(lengths)), 3)
         design = np.log(lengths)[:, None] ** np.arange(terms)
-        mean = _least_squares(design, values)
-        left = np.log(np.maximum(np.abs(values - design @ mean), MIN_BETA))
-        log_scale = _least_squares(design[:, :2], left)
-        weight = np.exp(-(design[:, :2] @ log_scale))
-        mean = _least_squares(design * weight[:, None], values * weight)
-        rest = np.sort((values - design @ mean) * weight)
-        b0 = float(rest.mean())
-        b1 = float((np.arange(n) * rest).sum() / (n * (n - 1)))
+        told = np.zeros((n, 0)) if likeness is None else likeness[:, None]
+        of_mean, of_scale = np.hstack([design, told]), np.hstack([design[:, :2], told])
+        mean = _least_squares(of_mean, values, share)
+        left = np.log(np.maximum(np.abs(values - of_mean @ mean), MIN_BETA))
+        log_scale = _least_squares(of_scale, left, share)
+        weight = np.exp(-(of_scale @ log_scale))
+        mean = _least_squares(of_mean, values, share * weight**2)
+        rest = (values - of_mean @ mean) * weight
+        order = np.argsort(rest, kind="stable")
+        b0 = float((share * rest).sum())
+        # The share of the others that lies below each: (i - 1) / (n - 1) where all weigh the same.
+        below = (np.cumsum(share[order]) - share[order]) / (1.0 - share[order])
+        b1 = float((share[order] * below * rest[order]).sum())
         beta = max((2.0 * b1 - b0) / math.log(2.0), MIN_BETA)
-        mean, log_scale = tuple(mean.tolist()), tuple(log_scale.tolist())
-        return cls(mean, log_scale, b0 - np.euler_gamma * beta, beta, n_docs, tuple(sorted(spaces)), int(lengths.max()))
+        sentence = (0.0, 0.0) if likeness is None else (float(mean[-1]), float(log_scale[-1]))
+        mean, log_scale = tuple(mean[:terms].tolist()), tuple(log_scale[: min(terms, 2)].tolist())
+        mu = b0 - np.euler_gamma * beta
+        return cls(mean, log_scale, mu, beta, n_docs, tuple(sorted(spaces)), int(lengths.max()), sentence)
 
-    def log_evalue(self, fused: Array, n_docs: int, n_words: int | None = None) -> Array:
-        """ln E of fused evidence: the documents with so much that a senseless query of this length would bring, at most all of them.
+    def log_evalue(self, fused: Array, n_docs: int, n_words: int | None = None, likeness: float = 0.0) -> Array:
+        """ln E of fused evidence: the documents with so much that a query of this kind would bring by chance, at most all of them.
 
         n_docs: documents now; a corpus that grew since the fit moves the mode by scale x ln(N2 / N1), as for maxima of more draws.
-        n_words: None where the query has no words to count.
+        n_words: None where the query has no words to count. likeness: to a sentence, 0 to 1.
         """
         x = math.log(max(min(n_words or TYPICAL_WORDS, self.max_words), 1))
         mean, log_scale = (sum(c * x**k for k, c in enumerate(cs)) for cs in (self.mean, self.log_scale))
-        scale = math.exp(log_scale)
+        mean, scale = mean + self.sentence[0] * likeness, math.exp(log_scale + self.sentence[1] * likeness)
         # Where no space says anything about senseless words, one nat must not be a miracle of e^-1000.
         log_e = (mean + scale * self.mu - fused) / max(scale * self.beta, MIN_BETA)
         grown = math.log(max(n_docs, 1) / max(self.n_docs, 1))
         return np.minimum(log_e + grown, math.log(max(n_docs, 1)))
 
 
-def _least_squares(design: Array, values: Array) -> Array:
-    """Rounded, so that the last bits of a solver change nothing."""
-    return np.round(np.linalg.lstsq(design, values, rcond=None)[0], _DIGITS)
+def _least_squares(design: Array, values: Array, shares: Array) -> Array:
+    """Weighted; rounded, so that the last bits of a solver change nothing."""
+    root = np.sqrt(shares)
+    return np.round(np.linalg.lstsq(design * root[:, None], values * root, rcond=None)[0], _DIGITS)

@@ -1,7 +1,7 @@
 """How much each space's surprise counts: fitted on the corpus's own cloze probes, without labels.
 
 Each probe is a choice among documents, of which one is right; the weights make the right ones likeliest under a softmax of the
-weighted sum of surprises (conditional logit: McFadden 1974). A space that does not help to tell them apart gets 0, two spaces
+weighted sum of surprises (conditional logit: McFadden 1974). A space that does not surely help to tell them apart gets 0, two spaces
 that say the same share one weight.
 """
 
@@ -14,6 +14,8 @@ import numpy as np
 from shards.types import Array
 
 MIN_CHOICES = 16  # with fewer probes the weights stay equal
+# Weights that are not surely above 0 are 0 (a test at 2.5 %): of 245 probes of cisi noise got a tenth of the best space's weight by luck.
+MIN_CERTAINTY = 1.96
 PRIOR = 1.0  # precision of a Gaussian around equal weights: as much as a probe or two, against wild fits of few probes
 MOST_SPACES = 6  # of which every choice is fitted; of more, single ones, pairs, and all but one
 GRID = 1_000  # weights are rounded to 1/1,000: sums that differ in their last bits must not move E-values
@@ -55,17 +57,16 @@ def fit_weights(choices: Sequence[tuple[Array, Array]]) -> Array | None:
     n_spaces = differences.values.shape[1]
     free = np.ones(n_spaces, bool)
     weights = np.full(n_spaces, 0.3)
-    for _ in range(n_spaces + 1):
+    for _ in range(n_spaces):
         weights = _maximise(differences, weights, free)
-        negative = free & (weights <= 0)
-        if not negative.any():
+        certainty = _wald(differences, weights, free)
+        worst = int(np.argmin(np.where(free, certainty, np.inf)))
+        if certainty[worst] >= MIN_CERTAINTY or free.sum() == 1:
             break
-        # The likelihood is concave: the space that would count most against itself is left out, and the rest fitted again.
-        worst = int(np.argmin(np.where(free, weights, np.inf)))
+        # The likelihood is concave: the space that surely helps least is left out, and the rest fitted again.
         free[worst] = False
-        if not free.any():
-            return None
         weights = np.where(free, np.maximum(weights, 0.05), 0.0)
+    weights = np.maximum(weights, 0.0)
     largest = float(weights.max())
     return np.round(weights / largest * GRID) / GRID if largest > 0 else None
 
@@ -115,6 +116,14 @@ def _maximise(differences: _Differences, weights: Array, free: Array) -> Array:
         if float(np.abs(step).max()) < 1e-10:
             break
     return weights
+
+
+def _wald(differences: _Differences, weights: Array, free: Array) -> Array:
+    """How many standard errors each free weight is above 0 (Wald 1943), of the others 0."""
+    _, _, information = _penalised(differences, weights, free)
+    certainty = np.zeros(len(weights))
+    certainty[free] = weights[free] / np.sqrt(np.diag(np.linalg.inv(information[np.ix_(free, free)])))
+    return certainty
 
 
 def _penalised(differences: _Differences, weights: Array, free: Array) -> tuple[float, Array, Array]:

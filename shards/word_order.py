@@ -17,7 +17,8 @@ import numpy as np
 from shards.types import Array, Arrays
 
 N_FREQUENT = 384  # words that are told apart as classes
-MIN_WORDS = 100_000  # of a smaller corpus the pairs that questions are made of have not been seen
+MIN_WORDS = 10_000  # of a smaller corpus most words of its own questions have not been seen
+MIN_PAIRED = 100_000  # words; of a smaller corpus the pairs that questions are made of have not been seen
 MAX_BYTES = 1 << 24  # of text that is counted
 MAX_WORDS, MAX_PAIRS = 1 << 17, 1 << 19  # kept, the most frequent: 0.8 and 2.6 MB
 SMOOTHING = 5.0  # pairs of classes as independence would give them, added to those seen
@@ -30,7 +31,7 @@ _PER_OCTAVE = 8  # levels of a count
 class WordFacts:
     """Of a text: mean PMI of neighbours in nats, and their sum over the root of their number, by classes and by pairs as they stand;
     the sum of the latter; and the share of its words that the corpus does not have, plain and weighted by rarity. All 0 where there
-    is nothing to tell."""
+    is nothing to tell, as of neighbours in a corpus of less than `MIN_PAIRED` words."""
 
     class_mean: float = 0.0
     class_sum: float = 0.0
@@ -169,7 +170,7 @@ class WordOrder:
         share = (counts + 0.5) / (self.n_words + 0.5 * (len(self.words) + 1))
         rarity, unknown = -np.log(share), counts <= 0
         share_unknown = float(unknown.mean()), float(rarity[unknown].sum() / rarity.sum())
-        if len(words) < 2:
+        if len(words) < 2 or self.n_words < MIN_PAIRED:
             return WordFacts(unknown=share_unknown[0], unknown_weight=share_unknown[1])
         classes = self._classes(words, letters)
         by_class = int(self.classes[classes[:-1], classes[1:]].sum(dtype=np.int64)) * STEP

@@ -1,4 +1,4 @@
-"""Weights of spaces from choices whose answer is known: helpers count, noise does not, and copies share."""
+"""Weights of spaces from choices whose answer is known: helpers count, noise and copies do not."""
 
 import numpy as np
 import pytest
@@ -16,9 +16,11 @@ def choices(seed: int, signal: list[float], n: int = 100, competitors: int = 50)
     ]
 
 
-def test_a_space_of_noise_gets_little_and_the_best_gets_one():
-    weights = fit_weights(choices(1, [6.0, 3.0, 0.0]))
-    assert weights.max() == 1.0 and weights[2] < weights[1] / 3 and (weights >= 0).all()
+def test_the_best_space_gets_one_and_noise_gets_nothing_but_by_rare_luck():
+    """By luck noise seems to help in one corpus of forty."""
+    fitted = [fit_weights(choices(100 + seed, [6.0, 3.0, 0.0])) for seed in range(40)]
+    assert all(weights.max() == 1.0 and weights[1] > 0 for weights in fitted)
+    assert sum(weights[2] > 0 for weights in fitted) <= 3
 
 
 def test_a_space_that_misleads_gets_nothing():
@@ -31,17 +33,15 @@ def test_where_every_space_misleads_there_are_no_weights():
     assert fit_weights(made) is None
 
 
-def test_two_copies_of_a_space_share_one_weight():
+def test_of_two_copies_of_a_space_one_counts_as_much_as_it_would_alone():
     single = choices(3, [5.0, 4.0])
     double = [(right[[0, 1, 1]], others[:, [0, 1, 1]]) for right, others in single]
-    one, two = fit_weights(single), fit_weights(double)
-    assert two[1] == pytest.approx(two[2], abs=2e-3)
-    assert (two[1] + two[2]) / two[0] == pytest.approx(one[1] / one[0], rel=0.25)
+    assert sorted(fit_weights(double)[1:]) == [0.0, fit_weights(single)[1]]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_fit_is_that_of_a_general_optimiser(seed):
-    made = choices(10 + seed, [5.0, 2.0, 1.0, 0.0])
+    made = choices(10 + seed, [5.0, 2.0, 2.0, 4.0])
 
     def loss(w):
         value = PRIOR * ((w - w.mean()) ** 2).sum()
