@@ -1,0 +1,45 @@
+"""What a corpus of some ten thousand words learns of what it answers: the articles of Python's own `help()`."""
+
+import pytest
+from engine import Engine
+
+from shards.answerability import MIN_EXAMPLES
+from shards.word_order import MIN_PAIRED, MIN_WORDS
+
+N_TOPICS = 70
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    from pydoc_data.topics import topics
+
+    folder = tmp_path_factory.mktemp("small")
+    source = folder / "source"
+    source.mkdir()
+    # Of each the beginning: whole, they are more words than a small corpus has.
+    for name in sorted(topics)[:N_TOPICS]:
+        (source / f"{name}.txt").write_text(topics[name][:4_000], "utf-8")
+    engine = Engine(folder, ["bm25"])
+    engine.index(source)
+    return engine
+
+
+def test_a_small_corpus_learns_to_tell_its_own_questions_from_others_but_no_order_of_words(engine):
+    nulls = engine.generation().nulls
+    assert nulls.n_docs >= MIN_EXAMPLES and MIN_WORDS <= nulls.answerability.words.n_words < MIN_PAIRED
+    assert nulls.likeness is None and nulls.likeness_of("What is the value of an attribute of a class?") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("question", "answered"),
+    [
+        ("what is the precedence of operators in an expression", True),
+        ("how are attributes of an instance looked up in its class", True),
+        ("which trains go to the coast on Sundays", False),
+        ("who painted the ceiling of the chapel", False),
+    ],
+)
+def test_its_margin_is_above_zero_for_what_it_answers_alone(engine, question, answered):
+    answer = engine.search(question, explain=True)
+    assert (answer.answerable > 0) == answered
+    assert (answer.verdict != "none") == answered
