@@ -74,7 +74,7 @@ class Fused(Weighed):
     log_evalues: (n,) ln E of fused evidence, see `fused_null`. signal_log_evalues: (n, s) ln E of each space's, nan where it has no
         match or did not look
     log_evalues_of_sources: (n,) the same of `of_sources` alone, which says what the documents themselves do
-    fused_null: where `log_evalues` come from: "gumbel" (fitted on senseless queries) or "bound" (too timid, see
+    fused_null: where `log_evalues` come from: "gumbel" (fitted on queries without an answer) or "bound" (too timid, see
         `log_combined_p`: no fit yet, or other spaces were asked than fitted)
     best: (n,) the space whose span shows the document best, -1 for none; starts, ends: (n,) int64, that span
     moments: per space, merged

@@ -118,13 +118,13 @@ def judge(
     fitted = "normal" not in fused.nulls
     of_sources = float(fused.log_evalues_of_sources.min())
     if fitted and of_sources <= math.log(STRONG_EVALUE):
-        return "strong", f"senseless queries hardly find so much evidence in one document (E = {math.exp(of_sources):.1g})"
+        return "strong", f"queries without an answer here hardly find so much evidence in one document (E = {math.exp(of_sources):.1g})"
     if exact is not None and (exact[0] <= 0 or explicit):
         return "weak", f"{exact[1]} has a match that chance may give, too (E = {math.exp(min(exact[0], 700.0)):.1g})"
     rare = log_evalue <= math.log(CHANCE_EVALUE)
     why = "the query is at home here, but no document stands out from what chance gives"
     if rare:
-        why = f"senseless queries seldom find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
+        why = f"queries without an answer here seldom find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
         if of_sources > math.log(CHANCE_EVALUE):
             why = f"what stands out are texts about documents, not the documents themselves (E = {math.exp(log_evalue):.1g})"
     if margins and not explicit:

@@ -163,7 +163,98 @@ Hoe laat vertrekt de laatste trein naar Utrecht?
 富士山の高さはどのくらいですか
 """
 
-BACKGROUND = tuple(line for line in _TEXT.strip().splitlines())
+# As long as people get when they tell a whole matter: by chance these find more than short ones, to another degree than shuffled words.
+_AT_LENGTH = """
+My daughter is nine years old and has been learning the violin for two years, but lately she no longer wants to practise. Her
+teacher says that she is gifted, and she likes to play for her grandparents. Should we let her stop for a while, change the
+teacher, or try another instrument such as the cello or the flute?
+
+A train leaves the station at eight o'clock and travels at ninety kilometres an hour. Half an hour later a second train leaves
+from the same platform in the same direction at a hundred and twenty kilometres an hour. After how many minutes, and how many
+kilometres from the station, does the second train overtake the first?
+
+We want to drive from Vienna to the Adriatic coast at the end of June with two small children and a dog, and would like to stop
+for two nights on the way. Which places in the mountains have a lake where children can swim, a camp site that is not too large,
+and a playground?
+
+A shop sells apples at three for two euros and pears at five for four euros. Somebody buys eighteen apples and some pears and pays
+with a note of fifty euros. If he gets twenty-two euros back, how many pears did he buy, and what would he have paid if everything
+had been a tenth cheaper?
+
+Since the new owners took over the house in which I rent a flat, the heating has failed four times, and the lift has been out of
+order for a month. They answer neither letters nor telephone calls. May I pay less rent until everything works again, and do I
+have to tell them so in writing beforehand?
+
+Heat the butter in a large pan, add the onions and a little garlic, and let them turn golden over a low flame. Pour in the wine
+and the stock, season with thyme, salt and pepper, and let the meat simmer for two hours with the lid on. Serve it with potatoes
+or noodles and a green salad.
+
+In the spring the storks come back from Africa and settle on the roofs of the village, where the people have built wheels for
+their nests. The males arrive first and mend what the winter has left. Eggs are laid in April, and after a month the young hatch,
+which both parents feed with frogs, mice and worms.
+
+The team had lost its first three matches and stood at the bottom of the table when the club dismissed its trainer. His successor
+brought in two young defenders and let the captain play further back. By Christmas they had won seven times in a row, and in May
+they lifted the cup for the first time in thirty years.
+
+I bought a used car from a private seller three weeks ago, and now the gearbox makes a grinding noise whenever I change from
+second to third gear. The garage wants two thousand euros for the repair. The contract says that it was sold as seen. Is there any
+way to make the seller pay for a part of that?
+
+The painter was born as the son of a miller and came to the city at the age of fourteen to be apprenticed to his uncle. He soon
+became famous for portraits in which light falls on faces out of a dark background. Late in life he lost his fortune, his house
+and his collection of drawings, and yet he never painted better.
+
+Three friends share a flat. The first pays half of the rent, the second a third, and the third the remaining two hundred euros.
+When a fourth person moves in, they decide to divide the rent equally. How much did each of them pay before, how much does each of
+them pay now, and who of them saves the most?
+
+How does a vaccine teach the immune system to recognise a virus that it has never met, why do some vaccines protect for a whole
+life while others have to be repeated every year, and what is known about people who fall ill although they were vaccinated, above
+all when they are very old or take drugs after a transplant?
+
+Before the railway was built the journey over the pass took three days by mail coach, and in winter the road was often closed for
+weeks. Thousands of labourers drilled the tunnel from both sides, and when they met in the middle they were only a few centimetres
+apart. Many of them had lost their lives by then.
+
+When interest rates rise, the prices of bonds fall, and families who want to buy a house have to pay more each month for their
+loan. Some economists hold that central banks reacted too late, others that they went too far. What do earlier crises teach about
+the time until higher rates slow down prices, and what about jobs?
+
+A ball is thrown straight up from the roof of a house that is twenty metres high, with a speed of fifteen metres per second. How
+high does it rise above the street, how long does it take until it strikes the ground, and how fast is it then, if the resistance
+of the air is neglected?
+
+Our cat is fourteen years old and has always been healthy, but for some weeks she has been drinking a great deal, loses weight
+although she eats well, and often wants to be let out at night. The vet suspects her kidneys or the thyroid gland. Which
+examinations make sense at her age, and what food is good for her?
+
+The constitution gives every citizen the right to found a party, to assemble peacefully and to say what he thinks, but courts have
+to draw the line where the rights of others begin. How do they weigh the freedom of the press against the protection of private
+life when a newspaper prints photographs of a famous actress with her children?
+
+Whoever wants to learn a language as an adult should hear it every day, speak from the first week on, and not be afraid of
+mistakes. Lists of words are soon forgotten if they do not occur in stories or conversations. Which films, books and radio
+programmes are suited to beginners, and how many hours a week does it take?
+
+The lake lies between steep wooded hills, and from its northern shore one sees the snow of the high mountains. Steamers call at
+the small towns from Easter to October. There are vineyards, a monastery whose library may be visited on weekdays, and a path
+along the water that takes five hours to walk without any effort.
+
+A bag holds five red, seven blue and eight green balls. Two of them are drawn without looking and without putting the first one
+back. What is the chance that both have the same colour, and how does it change if the first ball is put back before the second
+one is drawn?
+
+Farmers complain that the price of milk no longer covers the costs of fodder, energy and the rent of their land, while consumers
+find butter too dear. Between them stand dairies and a few large chains of shops. Would it help to market milk directly, to keep
+fewer cows and sell more cheese, or to change to organic farming?
+
+After the earthquake the old town lay in ruins, and for months people lived in tents on the hills around it. The king ordered
+broad straight streets, houses of the same height, and frames of wood within the walls that were to give way without breaking.
+Soldiers marched around the first of them to test whether they would stand.
+"""
+
+BACKGROUND = (*_TEXT.strip().splitlines(), *(" ".join(told.split()) for told in _AT_LENGTH.strip().split("\n\n")))
 
 
 def understands(words: WordOrder) -> bool:

@@ -32,8 +32,8 @@ class Selection:
 class CorpusNulls:
     """The null models of a corpus, of one version; travels with a generation.
 
-    spaces: by name; a space without enough units is absent. fused: None where there were too few shuffled queries; fused_of_sources:
-    the same of what spaces of the source alone give, where there are derived ones, else None.
+    spaces: by name; a space without enough units is absent. fused: None where there were too few queries without an answer;
+    fused_of_sources: the same of what spaces of the source alone give, where there are derived ones, else None.
     weights: what a similarity space's surprise counts (`shards.weights`), the largest 1; empty where nothing was learnt, and then
     the spaces' known-item gates count. cloze: mean reciprocal rank of cloze probes in each space, for people. answerability: what
     tells questions from nonsense, None where too few probes were asked. selections: by sorted names, what holds where not all similarity

@@ -18,7 +18,7 @@ from shards.types import Array, Arrays
 
 N_FREQUENT = 384  # words that are told apart as classes
 MIN_WORDS = 10_000  # of a smaller corpus most words of its own questions have not been seen
-MIN_PAIRED = 100_000  # words; of a smaller corpus the pairs that questions are made of have not been seen
+MIN_PAIRED = 50_000  # words; of a smaller corpus the pairs that questions are made of have not been seen
 MAX_BYTES = 1 << 24  # of text that is counted
 MAX_WORDS, MAX_PAIRS = 1 << 17, 1 << 19  # kept, the most frequent: 0.8 and 2.6 MB
 SMOOTHING = 5.0  # pairs of classes as independence would give them, added to those seen

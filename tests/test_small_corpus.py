@@ -18,7 +18,7 @@ def engine(tmp_path_factory):
     source.mkdir()
     # Of each the beginning: whole, they are more words than a small corpus has.
     for name in sorted(topics)[:N_TOPICS]:
-        (source / f"{name}.txt").write_text(topics[name][:4_000], "utf-8")
+        (source / f"{name}.txt").write_text(topics[name][:2_500], "utf-8")
     engine = Engine(folder, ["bm25"])
     engine.index(source)
     return engine
@@ -27,7 +27,7 @@ def engine(tmp_path_factory):
 def test_a_small_corpus_learns_to_tell_its_own_questions_from_others_but_no_order_of_words(engine):
     nulls = engine.generation().nulls
     assert nulls.n_docs >= MIN_EXAMPLES and MIN_WORDS <= nulls.answerability.words.n_words < MIN_PAIRED
-    assert nulls.likeness is None and nulls.likeness_of("What is the value of an attribute of a class?") == 0.0
+    assert set(nulls.answerability.tests) == {"topic"} and nulls.likeness is None and nulls.likeness_of("What is the value of an attribute of a class?") == 0.0
 
 
 @pytest.mark.parametrize(
