@@ -28,7 +28,14 @@ def without_return(remaining_s: float) -> float:
     return remaining_s - min(RETURN_S, remaining_s / 5)
 
 
-class Overloaded(SondageError):
+class TryAgain(SondageError):
+    """Nothing is wrong with the request, and nothing was done. retry_after_s: when it may be answered."""
+
+    status = 503
+    retry_after_s = 1.0
+
+
+class Overloaded(TryAgain):
     """More queries are waiting than can be served; ask again later."""
 
     status = 429
@@ -66,6 +73,11 @@ class Batcher(Generic[Query, Answer]):
         self._in_flight, self._batch, self._max_queue = in_flight, batch, queue
         self._waiting: deque[_Waiting[Query, Answer]] = deque()
         self._calls: dict[asyncio.Task[None], list[_Waiting[Query, Answer]]] = {}
+
+    @property
+    def n_waiting(self) -> int:
+        """Queries that no call has taken yet."""
+        return len(self._waiting)
 
     @property
     def full(self) -> bool:

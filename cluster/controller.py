@@ -6,7 +6,7 @@ share: the nodes come from Ray, the hosts' health from pings.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import ray
@@ -42,6 +42,9 @@ class Controller:
     membership: what is known; read it, but report through `report`. warm(node): called when a host's process is new; opens what
     it will be asked for.
     abandon(node, reason): called when queries under way to a host will not be answered.
+    told(node, incarnation, status, asked): called with what a host says of itself, and when it was asked.
+    changed(gone): called when other hosts may be asked, or serve, than before; gone: those that may be asked no more.
+    up: nodes whose hosts may be asked, with the incarnation of their process; doubted: likewise of hosts that have missed a ping.
     """
 
     def __init__(
@@ -50,11 +53,17 @@ class Controller:
         host: HostSettings,
         warm: Callable[[str], Coroutine[Any, Any, Any]],
         abandon: Callable[[str, str], None],
+        told: Callable[[str, str, dict[str, Any], float], None],
+        changed: Callable[[frozenset[str]], None],
         actor: ActorClass = HostActor,
     ):
         self.membership = Membership(cluster)
         self._cluster, self._host, self._actor = cluster, host, actor
-        self._warm, self._abandon = warm, abandon
+        self._warm, self._abandon, self._told, self._changed = warm, abandon, told, changed
+        self.up: dict[str, str] = {}
+        self.doubted: dict[str, str] = {}
+        self._serving: tuple[str, ...] = ()
+        self._memory_bytes: dict[str, float] = {}  # by node, as Ray knows it
         self._starts: dict[str, asyncio.Task[ActorHandle]] = {}  # by node; done when the handle is there
         self._statuses: dict[str, dict[str, Any]] = {}  # by node: the last answer to a ping
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -88,20 +97,43 @@ class Controller:
         for action in self.membership.handle(event, asyncio.get_running_loop().time()):
             self._do(action)
         self._news.set()
+        membership = self.membership
+        up = {node: membership.incarnation(node) for node in membership.nodes if membership.ready(node)}
+        self.doubted = {node: membership.incarnation(node) for node in membership.nodes if membership.state(node) == "suspect"}
+        if (up, membership.serving) != (self.up, self._serving):
+            gone, self.up, self._serving = frozenset(self.up.keys() - up.keys()), up, membership.serving
+            self._changed(gone)
 
-    async def all_ready(self) -> None:
-        """Returns as soon as every host that shards are placed on may be asked. Where there is no host it waits for one."""
-        while not (serving := self.membership.serving) or not all(map(self.membership.ready, serving)):
+    def weights(self, nodes: Iterable[str]) -> dict[str, float]:
+        """What share of the shards each node should serve: by its memory, in whole multiples of the smallest, so that nodes of one kind,
+        of which Ray measures a little more or less, count alike.
+        """
+        sizes = {node: self._memory_bytes.get(node, 0.0) for node in nodes}
+        least = min((size for size in sizes.values() if size), default=1.0)
+        return {node: float(max(round(size / least), 1)) for node, size in sizes.items()}
+
+    def memory(self, nodes: Iterable[str]) -> dict[str, int]:
+        """The bytes that shards may take of each node; {} where they are not bounded."""
+        if (share := self._cluster.shard_memory) is None:
+            return {}
+        return {node: int(share * size) for node in nodes if (size := self._memory_bytes.get(node))}
+
+    async def all_ready(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """Returns as soon as every host that shards are placed on may be asked, or there are enough. Where there is no host it waits for
+        one.
+        """
+        while not enough() and not ((serving := self.membership.serving) and all(map(self.membership.ready, serving))):
             self._news.clear()
             await self._news.wait()
 
     async def _discover(self) -> None:
         try:
-            nodes = frozenset(node["NodeID"] for node in await asyncio.to_thread(ray.nodes) if self._can_host(node))
+            listed = {node["NodeID"]: node for node in await asyncio.to_thread(ray.nodes) if self._can_host(node)}
         except Exception as error:  # Ray's head is away: hosts still answer, so nothing is changed until it is back
             logger.warning("event=nodes_not_listed reason=%s", error)
             return
-        if nodes:  # none at all is a head that has just started and has not yet heard of them
+        self._memory_bytes |= {name: node["Resources"].get("memory", 0.0) for name, node in listed.items()}
+        if nodes := frozenset(listed):  # none at all is a head that has just started and has not yet heard of them
             self.report(NodesSeen(nodes))
         else:
             logger.warning("event=no_node_for_hosts (each needs a CPU and %d bytes of memory)", self._host.memory_bytes)
@@ -161,6 +193,7 @@ class Controller:
             logger.warning("event=action_failed reason=%s: %s", type(error).__name__, error)
 
     async def _ping(self, node: str) -> None:
+        asked = asyncio.get_running_loop().time()
         try:
             status = await asyncio.wait_for(self.ask_status(node), self._cluster.ping_timeout_s)
         except (ActorDiedError, ActorUnschedulableError) as error:
@@ -172,8 +205,10 @@ class Controller:
         except Exception as error:  # start_host failed, e.g. its node has just left; it is tried again with growing pauses
             self.report(PingFailed(node, first_line(error), for_good=True))
         else:
+            incarnation = f"{status['pid']}@{status['started']}"
             self._statuses[node] = status
-            self.report(Answered(node, f"{status['pid']}@{status['started']}"))
+            self._told(node, incarnation, status, asked)
+            self.report(Answered(node, incarnation))
 
     async def ask_status(self, node: str) -> dict[str, Any]:
         handle = await asyncio.shield(self._starts[node])

@@ -10,13 +10,14 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cluster.load import Work
 from shards.cache import FileCache
 from shards.candidates import leaders, merge, nothing
 from shards.deepening import deepen
@@ -42,16 +43,21 @@ TURN_S = 0.01
 # What is in memory is measured when other shards are open and every so often, but takes no more than this share of the time: hosts
 # are asked every second, and it takes 1 to 4 ms for each GB and 0.1 ms for each reader.
 MEMORY_S, MEMORY_SHARE = 5.0, 0.01
+# A shard that no coordinator wants here any more, and that nobody has asked for in so long, is closed. Coordinators say what they want
+# every `ClusterSettings.renew_s`, so each may miss some, and one that is restarted finds its hosts warm: while none is there, no time
+# counts (at most ATTENDED_S between two that say something).
+LET_GO_S, ATTENDED_S = 60.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class HostRequest:
-    """One query for some of a host's shards."""
+    """One query for some of a host's shards. key: names it, to be cancelled by; 0: it cannot be."""
 
     corpus: str
     generation: int
     shards: tuple[int, ...]
     plan: Plan
+    key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ class Host:
         threads: int = 2,
         models_dir: str | None = None,
         endpoints: Mapping[str, EndpointSettings] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.store = open_store(store_url, **(store_options or {}))
         self.cache = FileCache(Path(cache_dir).expanduser(), cache_bytes)
@@ -117,7 +124,11 @@ class Host:
         self._usual_s = 0.0  # what a search has taken lately
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
         self._started = time.time()
-        self._searches = 0
+        self._work = Work(threads)
+        self._budgets: dict[int, Budget] = {}  # of searches in hand, by key
+        self._clock = clock
+        self._attended: dict[str, tuple[float, float]] = {}  # by corpus: when a coordinator last said what it wants; the time that counts
+        self._wanted: dict[tuple[str, int, int], float] = {}  # when a shard was last wanted or asked for, in the time that counts
         self._memory: dict[str, dict[str, dict[str, int | None]]] = {}
         self._measured: tuple[tuple[str, int, int], ...] = ()  # the shards that were open then
         self._measured_at, self._measuring_s = -math.inf, 0.0
@@ -156,19 +167,39 @@ class Host:
         numbers = [n for c, n in self._generations if c == corpus]
         for number in numbers[:-kept]:
             del self._generations[corpus, number]
-            for key in [k for k in self._shards if k[:2] == (corpus, number)]:
-                del self._shards[key]
-                self._opening.pop(key, None)
+            self._close([k for k in self._shards if k[:2] == (corpus, number)])
         if len(numbers) > kept:
             left = [self._generations[corpus, n] for n in numbers[-kept:]]
             used = {ref.id for generation in left for page in generation.pages for ref in page.segments}
             for unused in set(self._segments[corpus]) - used:
                 del self._segments[corpus][unused]
 
+    def _close(self, keys: Iterable[tuple[str, int, int]]) -> None:
+        for key in keys:
+            self._shards.pop(key, None)
+            self._opening.pop(key, None)
+            self._wanted.pop(key, None)
+
+    def _let_go(self, corpus: str) -> None:
+        """Close the shards of a corpus that nobody has wanted for `LET_GO_S`, and their segments, unless other shards have them."""
+        now, (last, counted_s) = self._clock(), self._attended.get(corpus, (self._clock(), 0.0))
+        counted_s += min(now - last, ATTENDED_S)
+        self._attended[corpus] = now, counted_s
+        with self._lock:
+            old = [key for key in self._shards if key[0] == corpus and counted_s - self._wanted.get(key, counted_s) > LET_GO_S]
+            if not old:
+                return
+            self._close(old)
+            used = {ref.id for c, g, n in self._shards if c == corpus for ref in self._generations[c, g].pages[n].segments}
+            for unused in set(self._segments[corpus]) - used:
+                del self._segments[corpus][unused]
+        logger.info("corpus=%s event=let_go shards=%s", corpus, [key[1:] for key in old])
+
     def shard(self, corpus: str, generation: int, number: int) -> Shard:
         """An opened shard, opening it now if needed; concurrent callers wait for one opening."""
-        key = (corpus, generation, number)
+        key, counted_s = (corpus, generation, number), self._attended.get(corpus, (0.0, 0.0))[1]
         if (shard := self._shards.get(key)) is not None:
+            self._wanted[key] = counted_s
             return shard
         opened = self._generation(corpus, generation)
         with self._lock:
@@ -179,7 +210,7 @@ class Host:
                 shard = opened.shard(number)
                 with self._lock:
                     if key[:2] in self._generations:  # else it was retired meanwhile, and nothing would ever remove the shard
-                        self._shards[key] = shard
+                        self._shards[key], self._wanted[key] = shard, counted_s
                 logger.info(
                     "corpus=%s generation=%d shard=%d event=opened docs=%d seconds=%.3f",
                     corpus, generation, number, shard.n_docs, time.monotonic() - begun,
@@ -187,7 +218,8 @@ class Host:
             return shard
 
     def warm(self, corpus: str, generation: int, shards: Sequence[int], plan: Plan | None = None) -> Opened:
-        """Open shards before queries need them, as far as they can be opened.
+        """Open shards before queries need them, as far as they can be opened, and keep them open; those of the corpus that nobody has
+        wanted for `LET_GO_S` are closed.
 
         plan: asked of them, its answer thrown away, so that compiled code is loaded (0.6 s in a new process) and files are mapped.
         """
@@ -199,6 +231,7 @@ class Host:
                 logger.warning("corpus=%s generation=%d shard=%d event=open_failed reason=%s", corpus, generation, number, error)
         if plan is not None and opened:
             self._search(HostRequest(corpus, generation, tuple(opened), plan), Budget(plan.budget_s))
+        self._let_go(corpus)
         sample = next(filter(None, map(_first_words, opened.values())), "")
         return Opened({number: shard.n_docs for number, shard in opened.items()}, sample)
 
@@ -207,9 +240,22 @@ class Host:
     def search(self, requests: Sequence[HostRequest]) -> list[Candidates]:
         """Answers to a batch of queries, in order; a request that fails as a whole answers with its failure as coverage."""
         budgets = [Budget(request.plan.budget_s) for request in requests]
-        if len(requests) == 1 or self._usual_s < TURN_S:
-            return list(map(self._search, requests, budgets))
-        return list(self._pool.map(self._search, requests, budgets))
+        keys = {request.key: budget for request, budget in zip(requests, budgets, strict=True) if request.key}
+        self._budgets |= keys
+        try:
+            with self._work.in_hand(len(requests)):
+                if len(requests) == 1 or self._usual_s < TURN_S:
+                    return list(map(self._search, requests, budgets))
+                return list(self._pool.map(self._search, requests, budgets))
+        finally:
+            for key in keys:
+                self._budgets.pop(key, None)
+
+    def cancel(self, keys: Iterable[int]) -> None:
+        """Nobody waits for these searches any more: their time is over."""
+        for key in keys:
+            if (budget := self._budgets.get(key)) is not None:
+                budget.deadline = -math.inf
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
@@ -224,12 +270,14 @@ class Host:
     def _search(self, request: HostRequest, budget: Budget) -> Candidates:
         with self._in_turn():
             begun = time.monotonic()
-            found = self._search_now(request, budget)
-            self._usual_s += 0.1 * (time.monotonic() - begun - self._usual_s)
+            with self._work.running():
+                found = self._search_now(request, budget)
+            took_s = time.monotonic() - begun
+            self._usual_s += 0.1 * (took_s - self._usual_s)
+            self._work.did(request.corpus, len(request.shards), took_s)
             return found
 
     def _search_now(self, request: HostRequest, budget: Budget) -> Candidates:
-        self._searches += 1
         plan, opened, failed = request.plan, [], []
         for number in request.shards:
             try:
@@ -289,8 +337,9 @@ class Host:
     def status(self) -> dict[str, Any]:
         """What this process holds."""
         with self._lock:
+            of = {key: len(generation.root.shards) for key, generation in self._generations.items()}
             opened = [
-                {"corpus": c, "generation": g, "shard": n, "docs": s.n_docs, "entries": s.n_entries}
+                {"corpus": c, "generation": g, "shard": n, "of": of[c, g], "docs": s.n_docs, "entries": s.n_entries}
                 for (c, g, n), s in sorted(self._shards.items())
             ]
             held = tuple(self._shards)
@@ -298,8 +347,9 @@ class Host:
         if now - self._measured_at >= max(MEMORY_S if held == self._measured else 0.0, self._measuring_s / MEMORY_SHARE):
             self._measured, self._measured_at, self._memory = held, now, self.memory()
             self._measuring_s = time.monotonic() - now
-        state = {"pid": os.getpid(), "started": self._started, "searches": self._searches, "shards": opened}
-        return state | {"memory": self._memory, "rss_bytes": process_bytes()}
+        load = self._work.told()
+        state = {"pid": os.getpid(), "started": self._started, "searches": load["searches"], "shards": opened, "load": load}
+        return state | {"memory": self._memory, "rss_bytes": process_bytes(), "cache": self.cache.told()}
 
     def memory(self) -> dict[str, dict[str, dict[str, int | None]]]:
         """What is held of each corpus in this process's memory, measured now: by space id, and as "text" and "documents".

@@ -77,11 +77,14 @@ class LocalSearcher:
                 f"Document {document.hex()} of corpus {corpus!r} could not be read within {budget_s:.3g} s. Allow it more time."
             ) from None
 
-    async def warm(self, corpus: str, generation: int, n_shards: int) -> Opened:
+    async def warm(
+        self, corpus: str, generation: int, n_shards: int, replicas: int | None = None, size_bytes: Sequence[int] | None = None
+    ) -> Opened:
         return await self._run(lambda _s: self._host.warm(corpus, generation, range(n_shards)), None)
 
     async def status(self) -> dict[str, Any]:
-        return {"hosts": [{"node": "local", "state": "ready", "reason": "", **await asyncio.to_thread(self._host.status)}]}
+        calls = {"queue": max(0, self._under_way - self._threads), "in_flight": min(self._under_way, self._threads)}
+        return {"hosts": [{"node": "local", "state": "ready", "reason": "", **await asyncio.to_thread(self._host.status), **calls}]}
 
     def close(self) -> None:
         """Waits for the threads."""

@@ -6,13 +6,17 @@ The life of a host, one per node:
                              |                       '--frozen_pings missed--> (Restart) restarting --answered--> ready
                              '--query or ping failed--> restarting; failed for good --> (Start) starting
 
-Only a ready host gets queries: calls to a dead actor wait in Ray's client until its process is back (RAY.md section 3), and queries
-must not wait there with them. So the others are pinged every `probe_s`, queries go on without them, marked as partial, and the
-first ping that comes back lets the host in again.
+Ready hosts get queries: calls to a dead actor wait in Ray's client until its process is back (RAY.md section 3), and queries must not
+wait there with them. So the others are pinged every `probe_s`, queries go on without them, marked as partial, and the first ping that
+comes back lets the host in again. Only a suspect one is still asked, where no ready host has a shard open: when all of them miss a ping
+at once it is the machine, or this coordinator, that is slow.
 
 Shards are placed on the hosts that are `serving`. The first hosts serve from the start, for nobody else could; one that comes
 later joins when it is warm, so that adding a node makes no answer partial. A restart moves nothing. A host that has been away
 for `start_timeout_s` is given up and the others take its shards, until it answers again.
+
+Silence counts only while somebody listens: after a pause of this process's own (a suspended machine, a clock that jumped) hosts have as
+much time as if it had not been, or it would give all of them up at once.
 
 A query that missed its deadline is no proof (it may have had 1 ms): it only brings the next ping forward. A ping runs in a
 concurrency group of its own, so a host busy with queries answers it, and a host that does not is frozen.
@@ -166,6 +170,7 @@ class Membership:
     def __init__(self, settings: ClusterSettings):
         self._settings = settings
         self._hosts: dict[str, HostState] = {}
+        self._now: float | None = None  # of the last event
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -199,6 +204,7 @@ class Membership:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What is to be done after `event`. now: seconds of a monotonic clock."""
+        self._wake(now)
         match event:
             case NodesSeen(nodes=nodes):
                 return self._seen(nodes, now)
@@ -221,12 +227,21 @@ class Membership:
                 host.next_ping = min(host.next_ping, now)
                 return self._due(now)
             case QueryFailed(incarnation=incarnation, reason=reason):
-                if host.state != "ready" or incarnation != host.incarnation:
+                if host.state not in ("ready", "suspect") or incarnation != host.incarnation:
                     return []
                 host.change("restarting", now, reason)
                 host.next_ping = now
                 return [Abandon(event.node, reason), *self._due(now)]
         raise AssertionError(f"unknown event {event!r}")
+
+    def _wake(self, now: float) -> None:
+        """Time in which this process did not run (suspended, or starved) says nothing about hosts: nobody listened to them."""
+        slept_s = now - (now if self._now is None else self._now)
+        self._now = now
+        if slept_s >= self._settings.heartbeat_s + self._settings.ping_timeout_s:  # a Tick comes every probe_s
+            for host in self._hosts.values():
+                host.last_seen += slept_s
+                host.since += slept_s
 
     def _seen(self, nodes: frozenset[str], now: float) -> list[Action]:
         actions: list[Action] = []
@@ -295,11 +310,13 @@ class Membership:
         return self._restart_if_overdue(node, host, now)
 
     def _restart_if_overdue(self, node: str, host: HostState, now: float) -> list[Action]:
-        waiting = host.state in ("starting", "restarting")
-        return self._restart(node, host, now) if waiting and now - host.since >= self._settings.start_timeout_s else []
+        if host.state not in ("starting", "restarting") or now - host.since < self._settings.start_timeout_s:
+            return []
+        host.reason = f"{self._settings.start_timeout_s:g} s without an answer"
+        return self._restart(node, host, now)
 
     def _restart(self, node: str, host: HostState, now: float) -> list[Action]:
         host.killed = host.incarnation
-        host.change("restarting", now, f"killed after {host.reason or 'no sign of life'}")
+        host.change("restarting", now, f"killed after {host.reason}")
         host.missed = 0
         return [Abandon(node, host.reason), Restart(node)]

@@ -20,7 +20,7 @@ class Searcher(Protocol):
     async def search(self, corpus: str, generation: int, n_shards: int, plan: Plan) -> list[Candidates]:
         """One answer per host. Their coverage names each space of the plan on each of the `n_shards` shards exactly once, so a
         shard that could not be asked is there too: state "late", "missing" or "failed", and why. Returns within
-        `plan.budget_s`. Raises only Overloaded, before any work was done.
+        `plan.budget_s`. Raises only TryAgain, before any work was done: Overloaded, or Unavailable where no host is up.
         """
 
     async def details(
@@ -52,10 +52,15 @@ class Searcher(Protocol):
     ) -> DocumentText:
         """A span of a rendition by its content hash. Raises NotFound, or StoreError when no host could read it in time."""
 
-    async def warm(self, corpus: str, generation: int, n_shards: int) -> Opened:
-        """Opens the shards before queries need them. Returns what could be opened. The first call of all waits for the hosts, as
-        long as they may take to start.
+    async def warm(
+        self, corpus: str, generation: int, n_shards: int, replicas: int | None = None, size_bytes: Sequence[int] | None = None
+    ) -> Opened:
+        """Opens the shards before queries need them, and from then on keeps each open on so many hosts (None: as the settings say), as
+        far as there are hosts. size_bytes: of each shard, for hosts whose memory is bounded. Returns what could be opened. The first
+        call of all waits for the hosts, as long as they may take to start.
         """
 
     async def status(self) -> dict[str, Any]:
-        """The hosts: {"hosts": [{"node", "state", "reason", ...what Host.status says}]}."""
+        """The hosts: {"hosts": [{"node", "state", "reason", ...what Host.status says}]}. Of several hosts also "routing" (what became of
+        calls) and "placement" (by corpus, where its shards are to be and where they are open).
+        """

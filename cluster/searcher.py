@@ -1,29 +1,33 @@
-"""Asks all hosts at once, one call per host and query, and makes of whatever comes back an answer that says what it covers.
+"""Asks all hosts at once and makes of whatever comes back an answer that says what it covers.
 
-The host on the coordinator's own node is called over a socket (`cluster.sockets`), others through Ray.
+Which host is asked for which shards `cluster.routing` says, and `cluster.asking` goes on to others where one fails or is late. The host
+on the coordinator's own node is called over a socket (`cluster.sockets`), others through Ray.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import ray
 from ray.actor import ActorClass
 from ray.exceptions import RayError, RayTaskError
 
-from cluster.actors import HostActor
+from cluster.actors import CONTROL, HostActor
+from cluster.asking import Asking, HostAway, HostFailed, Part, Unavailable, Work
 from cluster.batching import Batcher
 from cluster.controller import Controller, call, first_line
 from cluster.host import DetailsRequest, DocumentText, HostRequest, Opened, unsearched
 from cluster.membership import QueryFailed, QueryMissed
-from cluster.placement import place, shard_of
+from cluster.placement import shard_of
 from cluster.protocol import EVERYWHERE, Spans
+from cluster.routing import Routing
 from cluster.settings import ClusterSettings, HostSettings
 from cluster.sockets import AVAILABLE, METHODS, CallFailed, SocketClient
+from cluster.table import Table
 from shards.errors import SondageError, StoreError
 from shards.plan import Plan, Predicate, SpaceQuery
 from shards.types import EXCERPT_BYTES, Candidates, Detail, LinesAround
@@ -36,67 +40,95 @@ NEAR_BATCH = 8
 TRIAL_S = 10.0  # for the query that warms a new process: loading compiled code takes 0.6 s, compiling it 6 s
 
 
-class HostAway(SondageError):
-    """A host's process is gone; it is being started again."""
-
-    status = 503
-
-
 class RaySearcher:
     """`Searcher` over one host actor per node. Use as `async with`; belongs to one event loop.
 
-    A host that is late, dead, frozen or not yet there costs its shards, never the query: they are in the coverage as late,
-    missing or failed, with the host and the reason.
+    A host that is late, dead, frozen or not yet there costs nothing where others have its shards open. Where none has, it costs
+    these, never the query: they are in the coverage as late, missing or failed, with the host and the reason.
     """
 
     def __init__(self, cluster: ClusterSettings, host: HostSettings, actor: ActorClass = HostActor):
         self._settings = cluster
-        self.controller = Controller(cluster, host, self._warm_host, self._abandon, actor)
-        self._batchers: dict[tuple[str, str], Batcher[Any, Any]] = {}  # by node and method
-        # corpus -> newest generation asked for, its number of shards, and of the plans asked lately one with most spaces
-        self._recent: dict[str, tuple[int, int, Plan | None]] = {}
-        self._hosts_awaited = False
         self._node = ray.get_runtime_context().get_node_id()
+        self.controller = Controller(cluster, host, self._warm_host, self._abandon, self._told, self._changed, actor)
+        self.routing = Routing(cluster, self._node)
+        self.table = Table(cluster, self.routing, self.controller.weights, self.controller.memory)
+        self.asking = Asking(
+            self.routing, self._ask, lambda: self.controller.up, self._full, self._cancel, lambda: self.controller.doubted
+        )
+        self._batchers: dict[tuple[str, str], Batcher[Any, Any]] = {}  # by node and method
         self._near: SocketClient | None = None  # to the host of this node, once its address is known
-        self._watch: asyncio.Task[None] | None = None
+        self._hosts_awaited = False
+        self._news = asyncio.Event()  # set when something may have to be opened
+        self._opening: dict[tuple[str, str, int], asyncio.Task[Opened]] = {}  # by node, corpus and generation
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     async def __aenter__(self) -> "RaySearcher":
-        self._watch = asyncio.get_running_loop().create_task(self.controller.run())
-        self._watch.add_done_callback(_say_why)
+        for watch in (self.controller.run(), self._keep_open()):
+            task = asyncio.get_running_loop().create_task(watch)
+            task.add_done_callback(_say_why)
+            self._tasks.add(task)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stops watching. The hosts stay: other coordinators use them, and the next one finds them warm."""
-        assert self._watch is not None
-        self._watch.cancel()
-        await asyncio.wait([self._watch])
+        for task in (*self._tasks, *self._opening.values()):
+            task.cancel()
+        await asyncio.wait([*self._tasks, *self._opening.values()])
         if self._near is not None:
             self._near.close()
 
     # --- asking ------------------------------------------------------------------------------------------------------------
 
     async def search(self, corpus: str, generation: int, n_shards: int, plan: Plan) -> list[Candidates]:
-        self._remember(corpus, generation, n_shards, plan if plan.deeper is None else None)
-        routes = self.routes(corpus, n_shards)
-        self._refuse_if_full(routes, "search")
-        requests = []
-        for node, shards in routes.items():
-            # Details at once spare a second journey. To this node's host that takes less than details of what is not shown.
-            asked = replace(plan, n_details=0) if self._socket_to(node) else plan
-            requests.append(self._search_host(node, HostRequest(corpus, generation, shards, asked)))
-        return await asyncio.gather(*requests)
+        self.table.asked(corpus, generation, n_shards, plan if plan.deeper is None else None)
 
-    async def _search_host(self, node: str, request: HostRequest) -> Candidates:
-        try:
-            return await self._ask(node, "search", request, request.plan.budget_s)
-        except (RayTaskError, CallFailed) as error:  # before TimeoutError: Ray gives it the type of its cause as well
-            state, reason = "failed", first_line(error.cause or error)
-            logger.warning("node=%s corpus=%s event=search_failed reason=%s", node, request.corpus, reason)
-        except TimeoutError:
-            state, reason = "late", f"no answer within {request.plan.budget_s:.3g} s"
-        except (HostAway, RayError) as error:
-            state, reason = "missing", str(error) if isinstance(error, HostAway) else first_line(error)
-        return unsearched(request.plan, request.shards, state, f"host {node[:12]}: {reason}" if node else reason)
+        def request(node: str, shards: tuple[int, ...], key: int) -> HostRequest:
+            # Details at once spare a second journey. To this node's host that takes less than details of what is not shown.
+            return HostRequest(corpus, generation, shards, replace(plan, n_details=0) if self._socket_to(node) else plan, key)
+
+        work = replace(self._work(corpus, generation, n_shards, "search", request), failed=_not_opened, without=_without)
+        answers = []
+        for part in await self.asking.parts(work, range(n_shards), plan.budget_s):
+            if part.error is None:
+                self._has_opened(work, n_shards, part)
+                answers.append(part.answer)
+                continue
+            for shards, state, reason in self._lost(work, part, plan.budget_s):
+                logger.warning("node=%s corpus=%s event=search_%s reason=%s", part.node, corpus, state, reason)
+                answers.append(unsearched(plan, shards, state, reason))
+        return answers
+
+    def _work(
+        self, corpus: str, generation: int, n_shards: int, method: str, request: Callable[[str, tuple[int, ...], int], Any]
+    ) -> Work:
+        return Work(corpus, generation, self.table.placed(corpus, n_shards, self.controller.membership.serving), method, request)
+
+    def _has_opened(self, work: Work, n_shards: int, part: Part) -> None:
+        """A host that had not opened a shard has done so to answer."""
+        incarnation = self.controller.up.get(part.node, "")
+        known = self.routing.has_open(part.node, incarnation, work.corpus, work.generation)
+        if incarnation and any(shard not in known for shard in part.shards):
+            failed = {status.shard for status in part.answer.status if status.state == "failed"}
+            opened = set(part.shards) - failed
+            self.routing.opened(work.corpus, work.generation, n_shards, part.node, incarnation, opened, _now())
+
+    def _lost(self, work: Work, part: Part, budget_s: float) -> list[tuple[list[int], str, str]]:
+        """Shards that were not searched, in what state, and why."""
+        match part.error:
+            case TimeoutError():
+                state, reason = "late", f"no answer within {budget_s:.3g} s"
+            case HostFailed():
+                state, reason = "failed", str(part.error)
+            case _:
+                state, reason = "missing", str(part.error)
+        if part.node:
+            return [(list(part.shards), state, f"host {part.node[:12]}: {reason}")]
+        away: dict[str, list[int]] = {}  # nobody could be asked: what is wrong with the first host of each
+        for shard in part.shards:
+            away.setdefault(next(iter(work.placed[shard]), ""), []).append(shard)
+        membership = self.controller.membership
+        return [(shards, state, f"host {node[:12]}: {membership.reason(node)}" if node else reason) for node, shards in away.items()]
 
     async def details(
         self,
@@ -110,24 +142,25 @@ class RaySearcher:
         budget_s: float = 10.0,
         queries: Sequence[SpaceQuery] = (),
     ) -> dict[bytes, Detail]:
-        routes = self.routes(corpus, n_shards)
-        owner = {shard: node for node, shards in routes.items() for shard in shards}
-        wanted: dict[str, dict[bytes, tuple[tuple[int, int], ...]]] = {}
-        for document, places in spans.items():
-            wanted.setdefault(owner[shard_of(document, n_shards)], {})[document] = places
-        self._refuse_if_full(wanted, "details")
+        wanted: dict[int, list[bytes]] = {}
+        for document in spans:
+            wanted.setdefault(shard_of(document, n_shards), []).append(document)
 
-        async def of_host(node: str, asked: dict[bytes, tuple[tuple[int, int], ...]]) -> dict[bytes, Detail]:
-            request = DetailsRequest(corpus, generation, routes[node], asked, words, excerpt_size, where, tuple(queries))
-            try:
-                return await self._ask(node, "details", request, budget_s)
-            except (RayError, CallFailed, TimeoutError, HostAway) as error:
-                logger.warning("node=%s corpus=%s event=details_missing reason=%s", node, corpus, first_line(error))
-                return {}
+        def request(_node: str, shards: tuple[int, ...], _key: int) -> DetailsRequest:
+            asked = {document: spans[document] for shard in shards for document in wanted[shard]}
+            return DetailsRequest(corpus, generation, shards, asked, words, excerpt_size, where, tuple(queries))
 
+        work = self._work(corpus, generation, n_shards, "details", request)
         found: dict[bytes, Detail] = {}
-        for part in await asyncio.gather(*(of_host(node, asked) for node, asked in wanted.items())):
-            found |= part
+        try:
+            parts = await self.asking.parts(work, sorted(wanted), budget_s)
+        except Unavailable:
+            return found
+        for part in parts:
+            if part.error is None:
+                found |= part.answer
+            else:
+                logger.warning("node=%s corpus=%s event=details_missing reason=%s", part.node, corpus, first_line(part.error))
         return found
 
     async def document(
@@ -140,11 +173,11 @@ class RaySearcher:
         end: int | None = None,
         budget_s: float = 10.0,
     ) -> DocumentText:
-        membership = self.controller.membership
         shard = shard_of(document, n_shards)
-        owner = next(node for node, shards in self.routes(corpus, n_shards).items() if shard in shards)
-        # Any host can open any shard; the owner has it open.
-        nodes = [n for n in sorted(membership.nodes, key=lambda n: (n != owner, n)) if membership.ready(n)]
+        work = self._work(corpus, generation, n_shards, "document", lambda *_: None)
+        chosen = self.routing.choose(corpus, generation, work.placed, self.controller.up, _now(), [shard])
+        # Any host can open any shard; the one that is chosen has it open.
+        nodes = sorted(self.controller.up, key=lambda node: (node not in chosen, node)) + sorted(self.controller.doubted)
         reason = "no host is ready"
         try:
             async with asyncio.timeout(budget_s):
@@ -163,53 +196,49 @@ class RaySearcher:
             f"Document {document.hex()} of corpus {corpus!r} cannot be read now: {reason}. Try again in a few seconds."
         )
 
-    async def warm(self, corpus: str, generation: int, n_shards: int) -> Opened:
-        self._remember(corpus, generation, n_shards)
-        if not self._hosts_awaited:  # later on a host that is away must not delay a new generation
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.controller.all_ready(), self._settings.start_timeout_s)
-            self._hosts_awaited = True
-        ready = [(n, s) for n, s in self.routes(corpus, n_shards).items() if self.controller.membership.ready(n)]
-        parts = await asyncio.gather(*(self._open(node, corpus, generation, shards) for node, shards in ready))
-        docs = {number: n for part in parts for number, n in part.docs.items()}
-        return Opened(docs, next((part.sample for part in parts if part.sample), ""))
+    def routes(self, corpus: str, generation: int, n_shards: int) -> dict[str, tuple[int, ...]]:
+        """Node -> shards, as a query would be sent now; each shard once, under "" where nobody could be asked."""
+        placed = self.table.placed(corpus, n_shards, self.controller.membership.serving)
+        return self.routing.choose(corpus, generation, placed, self.controller.up, _now())
 
     async def status(self) -> dict[str, Any]:
-        membership = self.controller.membership
         return {
-            "hosts": [
-                {"node": node, "state": membership.state(node), "reason": membership.reason(node)}
-                | {name: value for name, value in self.controller.status(node).items() if name != "socket"}
-                for node in membership.nodes
-            ]
+            "hosts": [self._host_status(node) for node in self.controller.membership.nodes],
+            "routing": asdict(self.asking.counts),
+            "placement": self.table.status(self.controller.membership.serving, self.controller.up),
         }
 
-    # --- routing -----------------------------------------------------------------------------------------------------------
+    def _host_status(self, node: str) -> dict[str, Any]:
+        membership, host = self.controller.membership, self.routing.host(node)
+        told = {name: value for name, value in self.controller.status(node).items() if name != "socket"}
+        batchers = [batcher for (name, _), batcher in self._batchers.items() if name == node]
+        return {"node": node, "state": membership.state(node), "reason": membership.reason(node)} | told | {
+            "circuit": self.routing.circuit(node, _now()),
+            "queue": sum(batcher.n_waiting for batcher in batchers),
+            "in_flight": host.outstanding,
+            "calls": host.calls,
+            "failed": host.failed,
+            "call_seconds": host.usual_s,
+        }
 
-    def routes(self, corpus: str, n_shards: int) -> dict[str, tuple[int, ...]]:
-        """Node -> shards, each shard once: on its first replica that is ready, else on its first. Node "": no host is up."""
-        membership = self.controller.membership
-        routes: dict[str, list[int]] = {}
-        for shard, on in enumerate(_placement(corpus, n_shards, membership.serving, self._settings.replicas)):
-            routes.setdefault(next((node for node in on if membership.ready(node)), on[0] if on else ""), []).append(shard)
-        return {node: tuple(shards) for node, shards in sorted(routes.items())}
+    # --- calls -------------------------------------------------------------------------------------------------------------
 
-    def _refuse_if_full(self, nodes: Iterable[str], method: str) -> None:
-        """One host's full queue refuses the query before the other hosts begin to work on it."""
-        for node in nodes:
-            if (batcher := self._batchers.get((node, method))) and batcher.full:
-                raise batcher.overloaded()
+    def _full(self, method: str) -> set[str]:
+        return {node for (node, name), batcher in self._batchers.items() if name == method and batcher.full}
 
     async def _ask(self, node: str, method: str, request: Any, budget_s: float) -> Any:
-        if not self.controller.membership.ready(node):
-            raise HostAway(self.controller.membership.reason(node) if node else "no host is up yet")
+        """One question to one host, in the next call to it. Raises TimeoutError, HostAway, HostFailed, Overloaded."""
+        if node not in self.controller.up and node not in self.controller.doubted:
+            raise HostAway(self.controller.membership.reason(node))
         try:
             return await self._batcher(node, method).ask(request, budget_s)
-        except (RayTaskError, CallFailed):
-            raise
+        except (RayTaskError, CallFailed) as error:  # before TimeoutError: Ray gives it the type of its cause as well
+            raise HostFailed(first_line(error.cause or error)) from None
         except TimeoutError:
             self.controller.report(QueryMissed(node))
             raise
+        except RayError as error:
+            raise HostAway(first_line(error)) from None
 
     def _batcher(self, node: str, method: str) -> Batcher[Any, Any]:
         if (node, method) not in self._batchers:
@@ -248,42 +277,117 @@ class RaySearcher:
             self._near = SocketClient(address)
         return self._near
 
+    def _cancel(self, node: str, method: str, key: int) -> None:
+        """Tells a host that nobody waits for a search any more: threads cannot be stopped, but they look at their time."""
+        if method == "search" and node in self.controller.up:
+            handle = self.controller.handle(node)
+            ref = handle.cancel.options(concurrency_group=CONTROL).remote([key])
+            ref.future().add_done_callback(lambda f: f.cancelled() or f.exception())
+
+    # --- news of hosts -----------------------------------------------------------------------------------------------------
+
     def _abandon(self, node: str, reason: str) -> None:
         for (name, _method), batcher in self._batchers.items():
             if name == node:
                 batcher.abandon(HostAway(reason))
         if node not in self.controller.membership.nodes:
             self._batchers = {key: batcher for key, batcher in self._batchers.items() if key[0] != node}
+            self.routing.forget(node)
 
-    # --- warming -----------------------------------------------------------------------------------------------------------
+    def _told(self, node: str, incarnation: str, status: dict[str, Any], asked: float) -> None:
+        self.routing.told(node, incarnation, status.get("shards", ()), asked)
+        self.routing.reported(node, incarnation, status.get("load", {}))
 
-    def _remember(self, corpus: str, generation: int, n_shards: int, plan: Plan | None = None) -> None:
-        newest, _, tried = self._recent.get(corpus, (0, 0, None))
-        if plan is None or (tried is not None and len(tried.queries) > len(plan.queries)):
-            plan = tried
-        if generation >= newest:
-            self._recent[corpus] = generation, n_shards, plan
+    def _changed(self, gone: Iterable[str]) -> None:
+        for node in gone:
+            self.asking.doubt(node)
+        self._news.set()
+
+    # --- opening -----------------------------------------------------------------------------------------------------------
+
+    async def warm(
+        self, corpus: str, generation: int, n_shards: int, replicas: int | None = None, size_bytes: Sequence[int] | None = None
+    ) -> Opened:
+        self.table.wants(corpus, generation, n_shards, replicas, size_bytes)
+        if not self._hosts_awaited:  # later on a host that is away must not delay a new generation
+            with contextlib.suppress(TimeoutError):
+                enough = partial(self._is_open, corpus, generation, n_shards)
+                await asyncio.wait_for(self.controller.all_ready(enough), self._settings.start_timeout_s)
+            self._hosts_awaited = True
+        placed = self.table.placed(corpus, n_shards, self.controller.membership.serving)
+        shares = {node: tuple(s for s, on in enumerate(placed) if node in on) for node in self.controller.up}
+        opening = {node: self._start_opening(node, corpus, generation, n_shards, shards) for node, shards in shares.items() if shards}
+        # A host that goes away meanwhile keeps nobody waiting: a new generation must be seen while a node is being lost.
+        await asyncio.gather(*(self.asking.until_doubt(task, node) for node, task in opening.items()))
+        parts = [task.result() for task in opening.values() if task.done()]
+        docs = {number: n for part in parts for number, n in part.docs.items()}
+        return Opened(docs, next((part.sample for part in parts if part.sample), ""))
+
+    def _is_open(self, corpus: str, generation: int, n_shards: int) -> bool:
+        """Whether all shards are open on hosts that are ready: those of another coordinator, of which some may be away."""
+        opened = [self.routing.has_open(node, process, corpus, generation) for node, process in self.controller.up.items()]
+        return all(any(shard in shards for shards in opened) for shard in range(n_shards))
+
+    async def _keep_open(self) -> None:
+        """Has hosts open what is placed on them, and tells them every `renew_s` that it is still wanted."""
+        while True:
+            due = self.table.due(self.controller.membership.serving, self.controller.up, _now())
+            for node, corpus, generation, n_shards, shards in due:
+                if (node, corpus, generation) not in self._opening:
+                    self._start_opening(node, corpus, generation, n_shards, shards)
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self._settings.probe_s * 5)
+
+    def _start_opening(
+        self, node: str, corpus: str, generation: int, n_shards: int, shards: tuple[int, ...]
+    ) -> "asyncio.Task[Opened]":
+        task = asyncio.get_running_loop().create_task(self._open(node, corpus, generation, n_shards, shards))
+        key = node, corpus, generation
+        self._opening[key] = task
+        task.add_done_callback(lambda _: self._opening.pop(key) if self._opening.get(key) is task else None)
+        return task
 
     async def _warm_host(self, node: str) -> None:
         """Opens on a new process its share of what queries asked for lately, and asks it one of them."""
         nodes = tuple(sorted({*self.controller.membership.serving, node}))
-        for corpus, (generation, n_shards, plan) in list(self._recent.items()):
-            placed = _placement(corpus, n_shards, nodes, self._settings.replicas)
+        for corpus, generation, n_shards, plan in self.table.recent():
+            placed = self.table.placed(corpus, n_shards, nodes)
             shards = tuple(shard for shard, on in enumerate(placed) if node in on)
-            await self._open(node, corpus, generation, shards, plan and replace(plan, budget_s=TRIAL_S))
+            await self._open(node, corpus, generation, n_shards, shards, plan and replace(plan, budget_s=TRIAL_S))
 
-    async def _open(self, node: str, corpus: str, generation: int, shards: tuple[int, ...], plan: Plan | None = None) -> Opened:
+    async def _open(
+        self, node: str, corpus: str, generation: int, n_shards: int, shards: tuple[int, ...], plan: Plan | None = None
+    ) -> Opened:
+        incarnation = self.controller.membership.incarnation(node)
+        self.table.tell(node, incarnation, corpus, generation, shards, _now())
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
-                return await self._call(node, "warm", corpus, generation, shards, plan)
+                opened = await self._call(node, "warm", corpus, generation, shards, plan)
         except (RayError, TimeoutError) as error:
             logger.warning("node=%s corpus=%s event=not_warmed reason=%s", node, corpus, first_line(error))
             return Opened()
+        self.routing.opened(corpus, generation, n_shards, node, incarnation, opened.docs, _now())
+        return opened
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _say_why(watch: "asyncio.Task[None]") -> None:
     if not watch.cancelled() and (error := watch.exception()):
         logger.error("event=hosts_no_longer_watched", exc_info=error)
+
+
+def _not_opened(found: Candidates) -> set[int]:
+    """The shards that failed in every space: a damaged copy or a full disk, which other hosts need not have."""
+    failed = {status.shard for status in found.status if status.state == "failed"}
+    return failed - {status.shard for status in found.status if status.state != "failed"} if failed else failed
+
+
+def _without(found: Candidates, shards: Collection[int]) -> Candidates:
+    return replace(found, status=tuple(status for status in found.status if status.shard not in shards))
 
 
 def _is_task_error(error: Exception) -> bool:
@@ -293,9 +397,3 @@ def _is_task_error(error: Exception) -> bool:
 def _limit(request: Any, seconds: float) -> Any:
     """A search request with what is left of its time. Details have no budget of their own: they are one read per document."""
     return replace(request, plan=replace(request.plan, budget_s=seconds)) if isinstance(request, HostRequest) else request
-
-
-@lru_cache(maxsize=256)
-def _placement(corpus: str, n_shards: int, nodes: tuple[str, ...], replicas: int) -> tuple[tuple[str, ...], ...]:
-    placed = place([f"{corpus}/{shard}" for shard in range(n_shards)], nodes, replicas)
-    return tuple(placed.values())

@@ -43,4 +43,11 @@ class ClusterSettings(BaseModel):
     # that it is killed and started again, and the other hosts take its shards
     in_flight: Annotated[int, Field(ge=1)] = 2  # calls per host at a time: one computes while the other travels
     batch: Annotated[int, Field(ge=1)] = 32  # queries that ride in one call
-    queue: Annotated[int, Field(ge=1)] = 256  # queries that may wait per host; beyond that the caller gets 429
+    queue: Annotated[int, Field(ge=1)] = 256  # queries that may wait per host; where all replicas have so many, callers get 429
+    hedge_quantile: Annotated[float, Field(gt=0, lt=1)] = 0.95  # of such calls' latest times; later, another replica is asked too
+    hedge_share: Annotated[float, Field(ge=0, le=1)] = 0.05  # of calls that may be hedged: what the quantile gives when all is well
+    circuit_failures: Annotated[int, Field(ge=1)] = 5  # calls lost in a row after which a host is asked only where no other can be
+    circuit_pause_s: Annotated[float, Field(gt=0)] = 1.0  # until one call is let through to it again; doubling, up to 30 s
+    shard_memory: Annotated[float, Field(gt=0)] | None = None  # share of a node's memory, as Ray counts it, that files of its shards may
+    # take: more is not placed there, and status says so. None: no bound, as files are mapped and the kernel drops what it cannot hold
+    renew_s: Annotated[float, Field(gt=0)] = 15.0  # how often hosts are told which shards are still wanted; they keep others for 60 s

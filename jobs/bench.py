@@ -18,6 +18,7 @@ structure  layers that match, on a tree of 300 MB beside rg, fd, ugrep and ast-g
 formats  files of formats in --folder: files and bytes a second of each, what becomes of --mutants mutilated ones, and --probes
 context  dense passages read alone and in their documents (late chunking), on --dataset: nDCG@10 and seconds of encoding
 late-recall  late interaction beside dense on --dataset: nDCG@10, and the recall of its own candidates
+cluster  four nodes over --passages: 4 -> 8 -> 2 shards under load, --clients at once for --seconds, what a thousand shards would cost
 histories  random histories of changes, crashes, kills, failures and jobs at once, each checked against an index from scratch
 imports  time to import each package; beside an empty interpreter
 """
@@ -35,6 +36,7 @@ if not __package__:
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
 from jobs.bench_bm25s import bench_bm25s
+from jobs.bench_cluster import STAGES, bench_cluster, stages
 from jobs.bench_context import bench_context
 from jobs.bench_filter import bench_filter
 from jobs.bench_formats import bench_formats
@@ -72,6 +74,7 @@ BENCHES: dict[str, Callable[[Progress, argparse.Namespace], dict[str, Any]]] = {
     "formats": bench_formats,
     "context": bench_context,
     "late-recall": bench_late_recall,
+    "cluster": bench_cluster,
     "histories": bench_histories,
     "imports": bench_imports,
 }
@@ -115,17 +118,19 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--n", type=int, default=2_000, help="histories: how many in memory, and a hundredth as many with kills")
     p.add_argument("--store", help="fusion: whose null models are weighed, too. joint: that has the collections")
     p.add_argument("--rounds", type=int, help="how often each figure is taken (its median counts)")
-    p.add_argument("--passages", type=whole_numbers, default=[100_000], metavar="N,…", help="query: sizes of the corpus")
+    p.add_argument("--passages", type=whole_numbers, default=[100_000], metavar="N,…",
+                   help="query: sizes of the corpus; cluster: the largest")  # fmt: skip
     p.add_argument("--files", type=whole_numbers, default=[100_000], metavar="N,…", help="upsert, push (the largest): sizes of the corpus")
     p.add_argument("--paths", type=int, default=1_000_000, help="paths: how many")
     p.add_argument("--entries", type=whole_numbers, default=[100_000], metavar="N,…", help="filter: entries of the segment")
-    p.add_argument("--clients", type=whole_numbers, default=[1, 8, 64], metavar="N,…", help="http: clients at a time")
-    p.add_argument("--seconds", type=float, default=3.0, help="http: how long each number of clients asks, in each round")
+    p.add_argument("--clients", type=whole_numbers, default=[1, 8, 64], metavar="N,…", help="http: clients at a time; cluster: the most")
+    p.add_argument("--seconds", type=float, default=3.0, help="http: how long each number of clients asks, in each round; cluster: all")
     p.add_argument("--servers", type=servers, default=SERVERS, metavar="NAME,…", help=f"http: of {', '.join(SERVERS)} (default: all)")
     p.add_argument("--nonsense", type=int, default=N_NONSENSE, help="verdict: queries of each kind of nonsense")
     p.add_argument("--foreign", action="append", default=[], type=Path, metavar="DIR", help="verdict: a folder in BEIR layout (repeatable)")
     p.add_argument("--spaces", type=sized, default=sized(",".join(SPACES)), metavar="NAME[=N],…", help=f"spaces: of {', '.join(SPACES)}")
     p.add_argument("--parts", type=parts, default=list(PARTS), metavar="NAME,…", help=f"structure: of {', '.join(PARTS)} (default: all)")
+    p.add_argument("--stages", type=stages, default=list(STAGES), metavar="NAME,…", help=f"cluster: of {', '.join(STAGES)} (default: all)")
     p.add_argument("--tree", type=Path, metavar="DIR", help="structure: this folder rather than one made of installed text")
     p.add_argument("--scope", metavar="GLOB", help="structure: files that its syntax is read of (default: some of the standard library)")
     p.add_argument("--megabytes", type=int, default=300, help="structure: size of the tree that is made, once, and kept")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from jobs import upkeep
+from jobs import keys, top, upkeep
 from shards.errors import BadQuery, SondageError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def lines_around(before: int | None, after: int | None, around: int | None) -> d
 
 @app.command()
 def status(url: Url = None, store: Store = None, as_json: AsJson = False, color: Colors = Color.auto) -> None:
-    """Show corpora, their layers, and hosts."""
+    """Show corpora with their generations, layers, replicas and debts, and hosts. To watch them: sondage top."""
     asked = ask(url, store)
     try:
         state = asked.status()
@@ -150,9 +150,9 @@ def status(url: Url = None, store: Store = None, as_json: AsJson = False, color:
     if as_json:
         print_json(state)
     else:
-        from jobs import render
+        from jobs import render, status_tables
 
-        render.status(render.console(color.value), state)
+        status_tables.status(render.console(color.value), state)
 
 
 @app.command()
@@ -251,27 +251,49 @@ def deploy(context: typer.Context) -> None:
     raise typer.Exit(run_deploy(context.args))
 
 
+@app.command(context_settings=DELEGATED, add_help_option=False)
+def scale(context: typer.Context) -> None:
+    """Give a corpus more or fewer shards or replicas while it is searched. Options: sondage scale --help."""
+    from jobs.scale import run_scale
+
+    raise typer.Exit(run_scale(context.args))
+
+
 @app.command()
 def serve(
     store: Annotated[str | None, typer.Option(help="Index to serve (SONDAGE_STORE).")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (SONDAGE_HOST, 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port, 0 for any (SONDAGE_PORT, 8765).")] = None,
-    api_key_file: Annotated[str | None, typer.Option(help="API keys, one a line (SONDAGE_API_KEYS).")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File of keys, followed as it changes (SONDAGE_API_KEY_FILE).")] = None,
+    tls_certificate: Annotated[Path | None, typer.Option(help="PEM file; none: plain HTTP (SONDAGE_TLS_CERTIFICATE).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (SONDAGE_TLS_KEY).")] = None,
+    audit: Annotated[str | None, typer.Option(help="Where each request is told of: a file, or stderr (SONDAGE_AUDIT).")] = None,
 ) -> None:
     """Serve a store from this process, without Ray."""
     import socket
-    from pathlib import Path
 
     import uvicorn
 
-    from jobs.settings import Settings, read_keys
+    from jobs.keys import following
+    from jobs.settings import Settings
+    from serve.connections import options
     from serve.http import create_app
+    from serve.keys import KeyRing
     from serve.local import local_coordinator, local_pushes
 
-    keys = read_keys(Path(api_key_file)) if api_key_file else None
-    settings = Settings.load(store=store, host=host, port=port, api_keys=keys)
+    given = {"api_key_file": api_key_file, "tls_certificate": tls_certificate, "tls_key": tls_key, "audit": audit}
+    settings = Settings.load(store=store, host=host, port=port, **given)
     front = settings.front_settings()
-    application = create_app(local_coordinator(settings.host_settings(), front.poll_s, front.rerank), front.keys, pushing=local_pushes)
+    ring = KeyRing(front.api_keys, front.limits)
+    application = create_app(
+        local_coordinator(settings.host_settings(), front.poll_s, front.rerank),
+        ring,
+        lambda _: following(settings, ring),
+        local_pushes,
+        audit=front.audit,
+        reranker=front.rerank.model if front.rerank else None,
+    )
+    config = uvicorn.Config(application, log_level="warning", **options(front.tls))
     try:
         family = socket.AF_INET6 if ":" in front.host else socket.AF_INET
         listener = socket.create_server((front.host, front.port), family=family)
@@ -280,10 +302,12 @@ def serve(
     with listener:
         url = front.model_copy(update={"port": listener.getsockname()[1]}).url
         print(f"Serving {settings.store_url()} at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
-        uvicorn.Server(uvicorn.Config(application, log_level="warning")).run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])
 
 
+keys.add(app)
 upkeep.add(app)
+top.add(app)
 
 
 class BadAddress(SondageError):
@@ -302,7 +326,7 @@ def ask(url: str | None, store: str | None) -> Asked:
     import sondage
 
     key = settings.api_key.get_secret_value() if settings.api_key else None
-    return sondage.connect(settings.url or f"http://127.0.0.1:{settings.port}", key)
+    return sondage.connect(settings.url or f"http://127.0.0.1:{settings.port}", key, settings.ca_file)
 
 
 def push(
@@ -365,6 +389,7 @@ def _engine(settings: "Settings") -> Asked:
         settings.threads,
         settings.endpoint_settings(),
         settings.last_stage(),
+        settings.models_dir(),
     )
 
 

@@ -6,6 +6,7 @@ The application outlives this command. Running it again replaces the application
 import argparse
 import logging
 import os
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 if not __package__:  # run as a file: the project's root is where the packages are
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
-from jobs.settings import Settings, read_keys
+from jobs.settings import Settings
 from serve.settings import APP_NAME, ServiceSettings, is_loopback
 from shards.errors import BadSpec, SondageError
 
@@ -38,13 +39,21 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--port", type=int, help="TCP port (default: SONDAGE_PORT, 8765)")
     p.add_argument("--host", help="address to listen on (default: SONDAGE_HOST, 127.0.0.1)")
     p.add_argument("--namespace", help="Ray namespace of the hosts (default: SONDAGE_NAMESPACE, sondage)")
-    p.add_argument("--api-key-file", type=Path, metavar="FILE", help="API keys, one a line (default: SONDAGE_API_KEYS)")
+    p.add_argument("--api-key-file", type=Path, metavar="FILE", help="keys, as `sondage keys` writes them (default: SONDAGE_API_KEY_FILE, "
+                   "SONDAGE_API_KEYS); read now, so deploy again when it has changed")  # fmt: skip
+    p.add_argument("--tls-certificate", type=Path, metavar="FILE", help="PEM file, at the same place on every node that listens "
+                   "(default: SONDAGE_TLS_CERTIFICATE, none: plain HTTP)")  # fmt: skip
+    p.add_argument("--tls-key", type=Path, metavar="FILE", help="its key (default: SONDAGE_TLS_KEY)")
+    p.add_argument("--audit", metavar="FILE", help='where each request is told of, on the node that answers, or "stderr" (default: '
+                   "SONDAGE_AUDIT, none)")  # fmt: skip
     p.add_argument("--cache", help="folder on each node for files and models (default: SONDAGE_CACHE, ~/.cache/sondage)")
     p.add_argument("--address", help="of the Ray cluster (default: RAY_ADDRESS, else the one on this machine)")
     p.add_argument("--timeout-s", type=float, default=START_TIMEOUT_S, help=f"to wait for it (default: {START_TIMEOUT_S:.0f})")
     p.add_argument("--proxy", action="store_true", help="answer through Ray Serve's proxy also where only this machine can ask, which "
                    "takes 2 to 4 ms more for each request and has Serve's metrics and access log (default: the coordinator's process "
                    "listens itself, unless Serve already runs with proxies)")  # fmt: skip
+    p.add_argument("--coordinators", type=int, default=1, metavar="N", help="processes that answer, so that one may die: they share a port "
+                   "of the head node, or are on any nodes behind Serve's proxies (default: 1)")  # fmt: skip
     p.add_argument("--stop", action="store_true", help="remove the application and its hosts instead")
     return p
 
@@ -92,7 +101,10 @@ def deploy(settings: ServiceSettings, timeout_s: float = START_TIMEOUT_S) -> str
         settings = settings.model_copy(update={"front": front.model_copy(update={"own_listener": False})})
         # One proxy is enough where only this machine can reach it; on real clusters every node with a replica has one.
         where = "HeadOnly" if is_loopback(front.host) else "EveryNode"
-    ray_serve.start(proxy_location=where, http_options={"host": front.host, "port": front.port})
+    http: dict[str, object] = {"host": front.host, "port": front.port}
+    if front.tls:
+        http |= {"ssl_certfile": str(front.tls[0]), "ssl_keyfile": str(front.tls[1])}
+    ray_serve.start(proxy_location=where, http_options=http)
     target = RunTarget(build(settings), name=APP_NAME, route_prefix="/")
     ray_serve.run_many([target], wait_for_applications_running=False)
     while True:
@@ -103,16 +115,19 @@ def deploy(settings: ServiceSettings, timeout_s: float = START_TIMEOUT_S) -> str
             details = [d.message for d in state.deployments.values() if d.message] or [state.message]
             raise NotDeployed(f"The application is {state.status} after {timeout_s - (end - time.monotonic()):.0f} s. {details[0]}")
         time.sleep(0.1)
-    await_ready(front.url, end)
+    await_ready(front.url, end, front.tls_certificate)
     return front.url
 
 
-def await_ready(url: str, end: float) -> None:
-    """Waits until /readyz says so, at most until `end` of the monotonic clock. Raises NotDeployed with the last reason."""
+def await_ready(url: str, end: float, certificate: Path | None = None) -> None:
+    """Waits until /readyz says so, at most until `end` of the monotonic clock. certificate: of a server with TLS.
+
+    Raises NotDeployed with the last reason.
+    """
     import httpx
 
     reason = "it was not asked"
-    with httpx.Client(trust_env=False, timeout=5) as http:
+    with httpx.Client(trust_env=False, timeout=5, verify=only(certificate) if certificate else True) as http:
         while True:
             try:
                 response = http.get(f"{url}/readyz")
@@ -127,6 +142,17 @@ def await_ready(url: str, end: float) -> None:
                     "these: remove what it runs (`sondage deploy --stop`) and deploy again."
                 )
             time.sleep(0.1)
+
+
+def only(certificate: Path) -> ssl.SSLContext:
+    """Trusts just this certificate, whatever name it was made out for: a server of our own is asked by its address. Raises BadSpec."""
+    try:
+        context = ssl.create_default_context(cafile=certificate)
+    except OSError as error:
+        raise BadSpec(f"The certificate {certificate} cannot be read: {error.strerror or error}.") from None
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = False
+    return context
 
 
 def stop(namespace: str) -> bool:
@@ -149,16 +175,17 @@ def run_deploy(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # it tells each step
     try:
-        keys = read_keys(args.api_key_file) if args.api_key_file else None
-        given = {name: getattr(args, name) for name in ("store", "port", "host", "namespace", "cache")}
-        settings = Settings.load(**given, api_keys=keys)
+        named = ("store", "port", "host", "namespace", "cache", "api_key_file", "tls_certificate", "tls_key", "audit")
+        settings = Settings.load(**{name: getattr(args, name) for name in named})
         if args.stop:
             connect(args.address, settings.namespace)
             print("Stopped." if stop(settings.namespace) else "Nothing was deployed.")
             return 0
         service = settings.service_settings()  # before the cluster is asked: what is wrong here is said at once
-        if args.proxy:
-            service = service.model_copy(update={"front": service.front.model_copy(update={"own_listener": False})})
+        if args.coordinators < 1:
+            raise BadSpec(f"--coordinators {args.coordinators}: somebody must answer. Give 1 or more.")
+        asked = {"coordinators": args.coordinators} | ({"own_listener": False} if args.proxy else {})
+        service = service.model_copy(update={"front": service.front.model_copy(update=asked)})
         connect(args.address, settings.namespace)
         print(f"Serving {service.host.store_url} at {deploy(service, args.timeout_s)}")
     except SondageError as error:

@@ -255,7 +255,7 @@ def _open(args: argparse.Namespace, settings: Settings, store: str | None) -> As
     import sondage
 
     if args.http:
-        return sondage.connect(args.http, settings.api_key.get_secret_value() if settings.api_key else None)
+        return sondage.connect(args.http, settings.api_key.get_secret_value() if settings.api_key else None, settings.ca_file)
     settings = settings.model_copy(update={"store": store or settings.store})
     return sondage.Engine(
         settings.store_url(),
@@ -264,6 +264,7 @@ def _open(args: argparse.Namespace, settings: Settings, store: str | None) -> As
         settings.cache_bytes,
         settings.threads,
         settings.endpoint_settings(),
+        models=settings.models_dir(),
     )
 
 

@@ -164,7 +164,7 @@ def of_cluster(namespace: str) -> Machine:
 
 def summary(outcome: "Outcome", corpus: str) -> str:
     """The outcome for people."""
-    from jobs.render import unread
+    from jobs.status_tables import unread
 
     seconds = outcome.seconds.get("total", 0.0)
     lines = []

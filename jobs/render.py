@@ -1,23 +1,20 @@
-"""Answers for people: hits that editors open, tables of what there is. Colours only where they are seen.
+"""Answers for people: hits that editors open. Colours only where they are seen.
 
 A hit begins with `path:line:`, as compilers and grep write it, and with its page or cell where its file has such. Without a terminal
 nothing but the colours is missing.
 """
 
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 
 from jobs import explaining
-from jobs.progress import amount
-from jobs.tables import evalue, table
+from jobs.tables import evalue
 from serve.combined_schema import Combined
 from serve.schema import Coverage, EntryOut, ExcerptOut, Hit, RerankInfo, SearchAnswer, Signal
 
@@ -188,98 +185,4 @@ def shortfalls(coverage: Sequence[Coverage]) -> list[str]:
         shards = ", ".join(str(part.shard) for part in parts[:8]) + (f" and {len(parts) - 8} more" if len(parts) > 8 else "")
         looked = f"{sum(p.covered for p in parts):,} of {sum(p.total for p in parts):,}"
         lines.append(f"{layer} on shard {shards}: {state}, looked at {looked}" + (f" ({reason})" if reason else ""))
-    return lines
-
-
-def status(out: Console, state: Mapping[str, Any]) -> None:
-    """Tables of corpora, their layers, and hosts."""
-    out.print(Text(f"store {state.get('store', '?')}", "bold"))
-    corpora = state.get("corpora", {})
-    if not corpora:
-        out.print("no corpus yet; build one with `sondage index --corpus NAME --source URL --store URL`", markup=False)
-    for name, corpus in corpora.items():
-        out.print()
-        facts = f"generation {corpus['generation']}, {corpus['docs']:,} documents of {corpus['entries']:,} entries"
-        size = f"{amount(corpus['text_bytes'], 'bytes')} of text, {len(corpus['shards'])} shards, {corpus['segments']} segments"
-        out.print(Text.assemble((name, "bold magenta"), f": {facts}, {size}"))
-        if waiting := debt(corpus.get("debt", ())):
-            out.print(Text(f"  {waiting}", "dim"))
-        for source, ref in corpus.get("sources", {}).items():
-            out.print(Text(f"  source {source}: {ref.get('url', '?')}", "dim"))
-            for line in last_run(ref.get("last_run") or {}):
-                out.print(Text(f"    {line}", "dim"))
-        if memory := corpus.get("memory"):
-            out.print(Text("  in memory: " + ", ".join(f"{what} {in_memory(held)}" for what, held in memory.items()), "dim"))
-        spaces = table("layer", "units", "size", "in memory", "granularity", "origin", "query", "cost")
-        for layer in corpus["layers"]:
-            kind = layer["name"] if layer["name"] == layer["layer"] else f"{layer['name']} ({layer['layer']})"
-            size = amount(layer["bytes"], "bytes") + (f" ({layer['of_text']:.2g} x text)" if "of_text" in layer else "")
-            facts = [layer[name] for name in ("granularity", "origin", "query_format", "cost")]
-            row = [kind, f"{layer['units']:,}", size, in_memory(layer), *facts]
-            spaces.add_row(*map(escape, row))
-        out.print(spaces)
-        for layer in corpus["layers"]:
-            if facts := layer.get("facts"):
-                out.print(Text(f"  {layer['name']}: " + ", ".join(map(fact, facts.items())), "dim"))
-    hosts = table("host", "state", "searches", "shards open", "reason")
-    for host in state.get("hosts", []):
-        row = [host["node"][:12], host["state"], f"{host.get('searches', 0):,}", f"{len(host.get('shards', []))}", host["reason"]]
-        hosts.add_row(*map(escape, row))
-    out.print()
-    out.print(hosts)
-    for model in state.get("rerankers", []):
-        out.print(Text(reranker(model), "dim"))
-    for what, reason in state.get("problems", {}).items():
-        out.print(Text(f"problem: {what}: {reason}", "yellow"))
-
-
-def fact(item: tuple[str, Any]) -> str:
-    """One of the facts that a layer states: "tokens_in 3,400"."""
-    name, value = item
-    return f"{name} {value:,}" if isinstance(value, int | float) else f"{name} {value}"
-
-
-def in_memory(held: Mapping[str, int | None]) -> str:
-    """What hosts hold: resident pages of mapped files, and what was allocated beside; "?" where a system does not tell."""
-    resident, private = held.get("resident_bytes"), held.get("private_bytes")
-    pages = "?" if resident is None else amount(resident, "bytes")
-    return pages + (f" + {amount(private, 'bytes')}" if private else "")
-
-
-def reranker(model: Mapping[str, Any]) -> str:
-    """A model of the last stage, and what an endpoint's has been asked for."""
-    at = f" of endpoint {model['endpoint']}" if model["endpoint"] else ""
-    usage = ", ".join(map(fact, ((name, n) for name, n in (model["usage"] or {}).items() if n)))
-    return f"reranker {model['model']}{at}: {'ready' if model['ready'] else 'not ready'}" + (f", {usage}" if usage else "")
-
-
-def debt(shards: Iterable[Mapping[str, int]]) -> str:
-    """What deletions and merges that are due leave to be written: "" for nothing."""
-    total: Counter[str] = Counter()
-    for shard in shards:
-        total.update(shard)
-    said = []
-    if total["dead_documents"]:
-        said.append(f"{total['dead_documents']:,} dead documents, {amount(total['dead_bytes'], 'bytes')}")
-    if total["merges"]:
-        said.append(f"{total['merges']:,} merges due, {amount(total['bytes'], 'bytes')}")
-    return ", ".join(said)
-
-
-def unread(reasons: Mapping[str, int]) -> str:
-    """How many files could not be read, and why: "12 files could not be read: forbidden 3, vanished 9"."""
-    n = sum(reasons.values())
-    counted = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items()))
-    return f"{n:,} file{'s' if n != 1 else ''} could not be read: {counted}"
-
-
-def last_run(run: Mapping[str, Any]) -> list[str]:
-    """What the last run that changed a source left out of it, and why."""
-    lines = []
-    if skipped := run.get("skipped"):
-        lines.append("skipped by the last run: " + ", ".join(f"{reason} {n:,}" for reason, n in sorted(skipped.items())))
-    if reasons := run.get("unread"):
-        lines += [unread(reasons), *(f"  {example}" for example in run.get("examples", ()))]
-    if odd := run.get("odd"):
-        lines.append("left out of metadata and tables: " + ", ".join(f"{reason} {n:,}" for reason, n in sorted(odd.items())))
     return lines

@@ -14,6 +14,7 @@ from shards.errors import BadSpec
 
 if TYPE_CHECKING:
     from cluster.settings import HostSettings
+    from serve.keys import Key
     from serve.schema import Rerank
     from serve.settings import FrontSettings, ServiceSettings
     from shards.endpoint_settings import EndpointSettings
@@ -26,7 +27,14 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "corpus": ("SONDAGE_CORPUS",),
     "url": ("SONDAGE_URL",),
     "api_key": ("SONDAGE_API_KEY",),
+    "ca_file": ("SONDAGE_CA_FILE",),
     "api_keys": ("SONDAGE_API_KEYS",),
+    "api_key_file": ("SONDAGE_API_KEY_FILE",),
+    "limits": ("SONDAGE_LIMITS",),
+    "audit": ("SONDAGE_AUDIT",),
+    "audit_queries": ("SONDAGE_AUDIT_QUERIES",),
+    "tls_certificate": ("SONDAGE_TLS_CERTIFICATE",),
+    "tls_key": ("SONDAGE_TLS_KEY",),
     "host": ("SONDAGE_HOST",),
     "port": ("SONDAGE_PORT",),
     "namespace": ("SONDAGE_NAMESPACE",),
@@ -57,9 +65,16 @@ class Settings(BaseModel):
     corpus: Annotated[str | None, Field(description="the corpus that is searched; none: the only one there is")] = None
     url: Annotated[str | None, Field(description="the server to ask; none: the store, else this machine's server")] = None
     api_key: Annotated[SecretStr | None, Field(description="sent to the server; none by default")] = None
+    ca_file: Annotated[Path | None, Field(description="PEM file of who vouches for a server's TLS; none: the public authorities")] = None
     api_keys: Annotated[
-        tuple[SecretStr, ...], Field(description="accepted by a server, separated by commas; none: no key is asked for")
+        tuple[SecretStr, ...], Field(description="accepted by a server for everything, separated by commas; none: no key is asked for")
     ] = ()
+    api_key_file: Annotated[Path | None, Field(description="file of keys accepted by a server, see `sondage keys`")] = None
+    limits: Annotated[str, Field(description="NAME=NUMBER,…, of each key that states none of its own: see `serve.limits.Limits`")] = ""
+    audit: Annotated[str | None, Field(description='where each request is told of: "stderr" or a file; none: nowhere')] = None
+    audit_queries: Annotated[bool, Field(description="tell there what was searched for, too")] = False
+    tls_certificate: Annotated[Path | None, Field(description="PEM file of a server's certificate with its chain; none: plain HTTP")] = None
+    tls_key: Annotated[Path | None, Field(description="PEM file of the certificate's key")] = None
     host: Annotated[str, Field(description="address a server listens on; loopback: an index is its owner's")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535, description="TCP port a server listens on, 0 for any; no well-known service has 8765")] = (
         8_765
@@ -87,6 +102,8 @@ class Settings(BaseModel):
         environment = os.environ if environment is None else environment
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
+        if given.get("api_key_file") is not None:
+            given.setdefault("api_keys", ())  # the file that is named on the command line, and none of the environment's keys beside it
         for field, names in VARIABLES.items():
             if given.get(field) is not None:
                 values[field], origins[field] = given[field], f"--{field.replace('_', '-')}"
@@ -174,12 +191,30 @@ class Settings(BaseModel):
             return None
         return Rerank(model=self.rerank, endpoint=self.rerank_endpoint, depth=self.rerank_depth)
 
+    def keys(self) -> "tuple[Key, ...]":
+        """The keys that a server accepts: those given one by one, and those of the file. Raises BadSpec."""
+        from serve.keys import as_keys
+
+        in_file = read_keys(self.api_key_file) if self.api_key_file else ()
+        return as_keys([*(key.get_secret_value() for key in self.api_keys), *in_file])
+
     def front_settings(self) -> "FrontSettings":
-        """Where a server listens. Raises BadSpec for other than loopback without a key."""
+        """Where a server listens, and whom it answers. Raises BadSpec for other than loopback without a key."""
+        from serve.audit import AuditSettings
+        from serve.limits import Limits
         from serve.settings import FrontSettings
 
         try:
-            return FrontSettings(host=self.host, port=self.port, api_keys=self.api_keys, rerank=self.last_stage())
+            return FrontSettings(
+                host=self.host,
+                port=self.port,
+                api_keys=self.keys(),
+                limits=Limits.parse(self.limits, "SONDAGE_LIMITS"),
+                audit=AuditSettings(target=self.audit, queries=self.audit_queries) if self.audit else None,
+                tls_certificate=_absolute(self.tls_certificate),
+                tls_key=_absolute(self.tls_key),
+                rerank=self.last_stage(),
+            )
         except ValidationError as error:
             raise BadSpec(error.errors()[0]["msg"].removeprefix("Value error, ") + ".") from None
 
@@ -236,13 +271,34 @@ def read_endpoints(path: Path) -> "dict[str, EndpointSettings]":
     }
 
 
-def read_keys(path: Path) -> tuple[SecretStr, ...]:
-    """API keys from a file, one a line; empty lines and those that begin with # are left out. Raises BadSpec."""
+def read_keys(path: Path) -> "tuple[Key | str, ...]":
+    """The keys of a file, as `sondage keys` writes it: a JSON object a line, or a key in the clear, which may do everything.
+
+    Empty lines and those that begin with # are left out. Raises BadSpec, which shows no line.
+    """
+    from serve.keys import Key
+
     try:
         lines = path.expanduser().read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadSpec(f"The file of API keys {path} cannot be read: {error}. Write one key a line.") from None
-    keys = tuple(SecretStr(key) for line in lines if (key := line.strip()) and not key.startswith("#"))
+        raise BadSpec(f"The file of API keys {path} cannot be read: {error}. `sondage keys add --file {path}` makes one.") from None
+    keys: list[Key | str] = []
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        if not line.startswith("{"):
+            keys.append(line)
+            continue
+        try:
+            keys.append(Key.model_validate_json(line))
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False))
+            raise BadSpec(f"The file of API keys {path}, line {number}: {problems}. Take the line out, and make a new key.") from None
     if not keys:
-        raise BadSpec(f"The file of API keys {path} holds none. Write one key a line, e.g. the output of `openssl rand -hex 32`.")
-    return keys
+        raise BadSpec(f"The file of API keys {path} holds none. Make one: sondage keys add --file {path}.")
+    return tuple(keys)
+
+
+def _absolute(path: Path | None) -> Path | None:
+    """Other processes run in other folders."""
+    return None if path is None else path.expanduser().absolute()

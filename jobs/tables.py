@@ -4,7 +4,10 @@ import math
 
 from rich.table import Table
 
-_TEXTS = frozenset({"layer", "asked", "asked by", "why", "null model", "granularity", "origin", "query", "cost", "host", "state", "reason"})
+_TEXTS = frozenset(
+    {"layer", "asked", "asked by", "why", "null model", "granularity", "origin", "query", "cost", "host", "hosts", "state", "circuit"}
+    | {"reason"}
+)
 
 
 def table(*columns: str) -> Table:

@@ -91,9 +91,15 @@ def _opened(args: argparse.Namespace, settings: Settings) -> Asked:
     if args.http and args.store:
         raise BadSpec("Both --http and --store are given. Name the server or the store, not both.")
     if args.http:
-        return sondage.connect(args.http, settings.api_key.get_secret_value() if settings.api_key else None)
+        return sondage.connect(args.http, settings.api_key.get_secret_value() if settings.api_key else None, settings.ca_file)
     return sondage.Engine(
-        settings.store_url(), settings.store_options(), settings.cache, settings.cache_bytes, settings.threads, settings.endpoint_settings()
+        settings.store_url(),
+        settings.store_options(),
+        settings.cache,
+        settings.cache_bytes,
+        settings.threads,
+        settings.endpoint_settings(),
+        models=settings.models_dir(),
     )
 
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from fastapi import FastAPI
 from ray import serve as ray_serve
@@ -16,6 +17,7 @@ from serve.coordinator import Coordinator
 from serve.http import create_app
 from serve.listener import listening
 from serve.local import local_pushes
+from serve.scaling import ReplicaScaling
 from serve.settings import ServiceSettings
 from shards.cache import FileCache
 from shards.layers.contract import Resources
@@ -44,13 +46,13 @@ class Service:
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica's event loop, to which the searcher then belongs."""
         front = self.settings.front
+        make = partial(create_app, self.coordinator(), front.api_keys, pushing=local_pushes, limits=front.limits, audit=front.audit)
+        make = partial(make, reranker=front.rerank.model if front.rerank else None)
         if not front.own_listener:
-            app = create_app(self.coordinator(), front.keys, pushing=local_pushes)
+            app = make()
             app.add_middleware(Bodiless)
             return app
-        return create_app(
-            self.coordinator(), front.keys, lambda app: listening(app, front.host, front.port, _log_access), pushing=local_pushes
-        )
+        return make(lambda app: listening(app, front.host, front.port, _log_access, front.tls))
 
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[Coordinator]:
@@ -62,8 +64,11 @@ class Service:
             resources = replace(resources, models=host.models_dir)
         async with RaySearcher(self.settings.cluster, host) as searcher:
             cache = FileCache(host.cache_dir.expanduser(), host.cache_bytes)
-            coordinator = Coordinator(store, searcher, resources, cache, self.settings.front.poll_s, self.settings.front.rerank)
+            front = self.settings.front
+            coordinator = Coordinator(store, searcher, resources, cache, front.poll_s, front.rerank, front.coordinators)
             await coordinator.start()
+            scaling = ReplicaScaling(store, coordinator.generations.serving, coordinator.told, coordinator.name)
+            watch = asyncio.get_running_loop().create_task(scaling.run())
             try:
                 # Serve sends queries here, and ends the replica before this one, when this is done. Not for ever: while the
                 # store is away, answers must say so.
@@ -71,6 +76,7 @@ class Service:
                     await asyncio.wait_for(coordinator.until_warm(), self.settings.cluster.start_timeout_s)
                 yield coordinator
             finally:
+                watch.cancel()
                 await coordinator.close()
 
 
@@ -105,5 +111,6 @@ def build(settings: ServiceSettings) -> Application:
     """The application to give to `ray_serve.run`. `settings.front` has made sure that others than this machine need a key."""
     if settings.front.own_listener:
         # Ray's head is where Serve's proxy would listen; there may be no core to book on it.
-        return Service.options(ray_actor_options={"num_cpus": 0, "resources": {HEAD: 0.001}}).bind(settings)
-    return Service.bind(settings)
+        on_head = {"num_cpus": 0, "resources": {HEAD: 0.001}}
+        return Service.options(num_replicas=settings.front.coordinators, ray_actor_options=on_head).bind(settings)
+    return Service.options(num_replicas=settings.front.coordinators).bind(settings)

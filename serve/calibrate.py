@@ -17,7 +17,7 @@ import numpy as np
 from serve.answerable import UNUSED, feature_names, features
 from serve.evidence import SpaceFacts, weigh
 from serve.unanswered import Example, Seen, fused_nulls
-from shards.answerability import MIN_EXAMPLES, Answerability
+from shards.answerability import MIN_EXAMPLES, SURE_WORDS, Answerability
 from shards.background import gibberish, strangers, understands
 from shards.cloze import cloze_probes, masked_documents
 from shards.corpus_nulls import CorpusNulls, Selection
@@ -326,9 +326,9 @@ class Calibrator:
         if words is not None:
             examples = {kind: np.array([s.features for s in results if s.features is not None]) for kind, results in seen.items()}
             kinds = {"topic": np.concatenate([examples["topic"], examples["random"]])}
-            # Where neighbours tell nothing of shuffled words, a test against these would go by what they find, which is more than own
+            # Where neighbours tell little of shuffled words, a test against these would go by what they find, which is more than own
             # sentences find whose source is seen without them: it refused 6 of 10 judged questions of xquad-de.
-            if words.n_words >= MIN_PAIRED:
+            if words.n_words >= SURE_WORDS:
                 kinds["order"] = examples["shuffled"]
             learnt = Answerability.fit(feature_names(names), names, examples[""], kinds, words, UNUSED)
             # Sentences about something else are a null of the corpus where its language makes them sentences.

@@ -5,10 +5,13 @@ The coordinator holds the corpus's statistics and null models (`serve.generation
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from serve import filters
+from serve.admission import Admission
 from serve.answers import entry_out, highlighter_of, hits_out, layer_infos, layer_times
 from serve.couplings import NOTHING, RERANKED, check, couple, located, with_places, with_weights
 from serve.evidence import Fused, SpaceFacts, weigh
@@ -31,7 +34,7 @@ from serve.schema import (
     SearchAnswer,
     SearchRequest,
 )
-from serve.status import corpus_status
+from serve.status import CorpusStatuses
 from shards import routing
 from shards.candidates import merge, nothing
 from shards.errors import BadQuery, Gone, NotFound, SondageError
@@ -56,7 +59,8 @@ SHORT_CHARS, SHORT_S = 500, 0.002
 
 class Coordinator:
     """Answers searches over every corpus below a store. cache: local files of statistics; poll_s: seconds between looks at
-    the store for new generations; rerank: the last stage of searches that say nothing of one."""
+    the store for new generations; rerank: the last stage of searches that say nothing of one; of: how many coordinators the deployment
+    wants, this one among them."""
 
     def __init__(
         self,
@@ -66,12 +70,16 @@ class Coordinator:
         cache: "FileCache",
         poll_s: float = 0.5,
         rerank: Rerank | None = None,
+        of: int = 1,
     ):
         self.store, self.searcher = store, searcher
+        self.name, self._of = f"{socket.gethostname()}-{os.getpid()}", of
         self.reranking = Reranking(resources, rerank)
         self.generations = Generations(store, resources, cache, poll_s, self._warm, self._try_out)
+        self.admission = Admission()
         self._tried: dict[str, int] = {}  # by corpus, the generation that was opened and asked something last
         self._trying = asyncio.Lock()
+        self._statuses = CorpusStatuses(store)
 
     async def start(self) -> None:
         """Open what the store has and go on watching it."""
@@ -89,7 +97,9 @@ class Coordinator:
 
     async def _warm(self, generation: Generation) -> "Opened":
         root = generation.root
-        return await self.searcher.warm(root.corpus, root.generation, len(root.shards))
+        replicas = self.generations.replicas(root.corpus)
+        sizes = await asyncio.to_thread(lambda: generation.size_bytes)
+        return await self.searcher.warm(root.corpus, root.generation, len(root.shards), replicas, sizes)
 
     async def _try_out(self, generation: Generation) -> None:
         """Open the shards on the hosts and ask one question in every space, so that nobody's query waits for code to be loaded."""
@@ -113,7 +123,11 @@ class Coordinator:
         await self._try_out(await self.generation(request, _cursor(request)))
 
     async def search(self, request: SearchRequest) -> SearchAnswer:
-        """The answer to one search. Raises BadQuery, NotFound, StoreError, Overloaded."""
+        """The answer to one search. Raises BadQuery, NotFound, StoreError, TryAgain."""
+        with self.admission.search(request.budget_ms / 1000):
+            return await self._search(request)
+
+    async def _search(self, request: SearchRequest) -> SearchAnswer:
         laps = Laps()
         budget = Budget(request.budget_ms / 1000)
         cursor = _cursor(request)
@@ -327,12 +341,25 @@ class Coordinator:
         return found
 
     async def status(self) -> dict[str, Any]:
-        """Corpora with their generations, spaces and sizes, on disk and in memory; hosts; what is wrong."""
-        told = await self.searcher.status()
-        corpora = {corpus: corpus_status(generation, told["hosts"]) for corpus, generation in self.generations.current.items()}
+        """Corpora with their generations, replicas, spaces and sizes, on disk and in memory; hosts; what is wrong."""
+        told = await self.told()
+        for corpus, placed in told.get("placement", {}).items():
+            record = self.generations.serving.get(corpus)
+            low, high = (record.min_replicas, record.max_replicas) if record else (None, None)
+            placed |= {"record": record.number if record else 0, "min": low, "max": high}
+        told["coordinator"] = {"id": self.name, "of": self._of}
+        told["admission"] = self.admission.told()
+        corpora = await self._statuses.tell(self.generations.current, told)
         rerankers, problems = self.reranking.status(), dict(self.generations.problems)
         problems |= {f"reranker {model['model']}": model["reason"] for model in rerankers if model["reason"]}
         return {"store": self.store.url, "corpora": corpora, **told, "rerankers": rerankers, "problems": problems}
+
+    async def told(self) -> dict[str, Any]:
+        """What the searcher tells of hosts and calls, with the searches that were refused before they became calls."""
+        told = await self.searcher.status()
+        if "routing" in told:
+            told["routing"]["refused"] += self.admission.refused
+        return told
 
     async def ready(self) -> tuple[bool, str]:
         """Whether searches can be answered, and why not."""

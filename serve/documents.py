@@ -10,18 +10,20 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote_to_bytes
 
-from fastapi import FastAPI, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from starlette.requests import ClientDisconnect
 
 from serve.bodies import BODY_TIMEOUT_S, decode, read_body, until_gone
 from serve.intake import MAX_DOCUMENT_BYTES, Bulk, acknowledge, check_path, content_of, model_of, off_loop, operation
-from serve.problems import BadRequest, InvalidRequest, TooLarge, TooSlow, Unsupported
+from serve.models_named import check_layers
+from serve.problems import BadRequest, Forbidden, InvalidRequest, TooLarge, TooSlow, Unsupported
 from serve.push_schema import MAX_ID_CHARS, BulkAnswer, BulkParameters, PushAnswer, PushedDocument, PushLine, PushParameters
-from shards.errors import Cancelled, SondageError
+from shards.errors import Cancelled, NoCorpus, SondageError
 from shards.pushlog import Operation
 
 if TYPE_CHECKING:
-    from serve.pushing import Pushes
+    from serve.guard import Guard
+    from serve.pushing import Pushes, Target
 
 MAX_LINE_BYTES = MAX_DOCUMENT_BYTES + (1 << 20)  # a document as JSON, which may take more than its bytes, with what is said of it
 DOCUMENT_TIMEOUT_S = 300.0  # 64 MiB at 220 kB/s
@@ -33,10 +35,25 @@ FORM_TYPE = "multipart/form-data"
 Corpus = Annotated[str, Path(min_length=1, max_length=128, description="the corpus that is pushed to")]
 
 
-def add_routes(app: FastAPI, pushes: "Callable[[], Pushes]", **common: Any) -> None:
+def add_routes(app: FastAPI, pushes: "Callable[[], Pushes]", guard: "Guard", **common: Any) -> None:
     """The routes, on an application. pushes: who takes documents, once the application has started; common: as for `app.put`."""
     at = "/v1/corpora/{corpus}/documents"
-    answers = {"response_model": None, **common}
+    answers = {"response_model": None, "dependencies": [Depends(guard.needs("write"))], **common}
+
+    async def target_of(request: Request, corpus: str, asked: PushParameters) -> "Target":
+        """The corpus that is pushed to. To make one, with layers that cost time and money for ever after, is to administer."""
+        caller = guard.sees(request, corpus)
+        layers = asked.to_create()
+        if layers is None or "admin" in caller.scopes:
+            check_layers(layers or ())
+            return await pushes().admit(corpus, layers)
+        try:
+            return await pushes().admit(corpus, None)
+        except NoCorpus:
+            raise Forbidden(
+                f"There is no corpus {corpus!r}, and the API key {caller.id} may make none: this wants the scope admin. Use another, or "
+                "have one made: `sondage keys add --scopes write,admin`."
+            ) from None
 
     @app.put(
         at + "/{path:path}",
@@ -55,6 +72,7 @@ def add_routes(app: FastAPI, pushes: "Callable[[], Pushes]", **common: Any) -> N
     async def put(request: Request, corpus: Corpus, asked: Annotated[PushParameters, Query()]) -> Response:
         """Put a document at a path. The body is its text or bytes, whatever its content type says; only
         application/vnd.sondage.document+json is the document as JSON, which may bear metadata and vectors."""
+        guard.sees(request, corpus)  # before the body is read
         path = path_of(request)
         kind = _media_type(request)
         if kind == FORM_TYPE:
@@ -66,7 +84,7 @@ def add_routes(app: FastAPI, pushes: "Callable[[], Pushes]", **common: Any) -> N
         else:
             body = await read_body(request, MAX_DOCUMENT_BYTES, remedy, DOCUMENT_TIMEOUT_S)
             document = PushedDocument.model_construct(metadata=_metadata_header(request), vectors={}, id="")
-        target = await pushes().admit(corpus, asked.to_create())
+        target = await target_of(request, corpus, asked)
         key = _id(request) or document.id
 
         def made() -> tuple[Operation, list[str]]:
@@ -81,7 +99,7 @@ def add_routes(app: FastAPI, pushes: "Callable[[], Pushes]", **common: Any) -> N
     async def delete(request: Request, corpus: Corpus, asked: Annotated[PushParameters, Query()]) -> Response:
         """Take away what was pushed to a path. That nothing is there is no error; what other sources brought stays."""
         path = path_of(request)
-        target = await pushes().admit(corpus, asked.to_create())
+        target = await target_of(request, corpus, asked)
         emptied = Operation(path, mtime_ns=time.time_ns(), id=_id(request))
         answer = await until_gone(request, acknowledge(pushes(), target, asked, emptied, []))
         return Response(answer.model_dump_json(), media_type="application/json")
@@ -97,7 +115,7 @@ def add_routes(app: FastAPI, pushes: "Callable[[], Pushes]", **common: Any) -> N
         # after asking, and nobody here says yes.
         if (kind := _media_type(request)) not in LINES_TYPES:
             raise Unsupported(f"Content-Type is {kind or 'missing'}; many documents come as {LINES_TYPES[0]}, one JSON object a line.")
-        target = await pushes().admit(corpus, asked.to_create())
+        target = await target_of(request, corpus, asked)
         bulk = Bulk(pushes(), target, asked.each)
         try:
             async for number, line in lines(request):

@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shards.errors import ModelMissing, NotFound, SondageError
+from shards.errors import ModelMissing, NoCorpus, SondageError
 from shards.generation import Generation
 from shards.layers.contract import Request, Resources
 from shards.manifest import corpus_store, latest_generation, list_corpora
 from shards.readers import Reader
+from shards.serving_record import ServingRecord, newest_number, read
 
 if TYPE_CHECKING:
     from cluster.host import Opened
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 OLD_OPEN = 3  # per corpus, beside the current one: an open generation holds the statistics of all its spaces in memory
 IDLE_S = 600.0  # an old generation that nobody asked for is closed after so long, and a cursor is good for as long
+SERVING_LOOK_S = 1.0  # between two looks for how a corpus is to be served: a listing, which S3 wants money for
 CLAIM_S = 5.0  # between two looks at what the lease must say: a search that is over sooner, as of the command line, writes none
 
 
@@ -57,6 +59,8 @@ class Generations:
         self.store, self.resources, self.cache, self.poll_s = store, resources, cache, poll_s
         self._warm, self._try_out = warm, try_out
         self._current: dict[str, Generation] = {}
+        self._serving_looks: dict[str, float] = {}
+        self.serving: dict[str, ServingRecord] = {}  # by corpus, how it is to be served; absent where no record says
         self._old: OrderedDict[tuple[str, int], Generation] = OrderedDict()  # open ones, the last used at the end
         self._used: dict[tuple[str, int], float] = {}  # when an old one was last asked for, or a cursor given for one; also of closed ones
         self._readers: dict[str, Reader] = {}  # by corpus
@@ -73,6 +77,11 @@ class Generations:
     def current(self) -> dict[str, Generation]:
         """By corpus, what new queries are answered from."""
         return dict(sorted(self._current.items()))
+
+    def replicas(self, corpus: str) -> int | None:
+        """How many hosts are to serve each shard of a corpus; None where the deployment's settings say."""
+        record = self.serving.get(corpus)
+        return record.replicas if record else None
 
     def prepare_s(self, corpus: str, spaces: Iterable[str]) -> float:
         """About how long it takes to prepare a short question for these spaces: a fraction of a millisecond without a transformer."""
@@ -106,6 +115,7 @@ class Generations:
             for corpus in corpora:
                 try:
                     await self._refresh(corpus)
+                    await self._look_how_to_serve(corpus)
                     if corpus in self._current and corpus not in self._tried:
                         self._tried.add(corpus)
                         await self._try_out(self._current[corpus])
@@ -143,6 +153,26 @@ class Generations:
                 self._remember(current)
             self._current[corpus] = opened
             logger.info("corpus=%s generation=%d event=serving docs=%d", corpus, newest, opened.root.n_docs)
+
+    async def _look_how_to_serve(self, corpus: str) -> None:
+        """Read the newest serving record, if it is new, and have as many hosts open the corpus as it says."""
+        now = self._clock()
+        if now - self._serving_looks.get(corpus, -SERVING_LOOK_S) < SERVING_LOOK_S:
+            return
+        self._serving_looks[corpus] = now
+        store, known = corpus_store(self.store, corpus), self.serving.get(corpus)
+        try:
+            number = newest_number(await asyncio.to_thread(store.list, "serving/"))
+            if number <= (known.number if known else 0):
+                return
+            self.serving[corpus] = record = await asyncio.to_thread(read, store, number)
+        except (SondageError, OSError) as error:  # it is served as before
+            self._note(f"{corpus}: how it is to be served", error)
+            return
+        self.problems.pop(f"{corpus}: how it is to be served", None)
+        logger.info("corpus=%s event=serving_record number=%d replicas=%d by=%s", corpus, number, record.replicas, record.by)
+        if (current := self._current.get(corpus)) is not None and corpus in self._tried:
+            await self._warm(current)
 
     # --- old ones ----------------------------------------------------------------------------------------------------------
 
@@ -220,7 +250,7 @@ class Generations:
             current = self._current.get(corpus)
         if current is None:
             known = ", ".join(await asyncio.to_thread(list_corpora, self.store)) or "none yet"
-            raise NotFound(f"No corpus {corpus!r} in {self.store.url}. Known: {known}. Build it with `sondage index`.")
+            raise NoCorpus(f"No corpus {corpus!r} in {self.store.url}. Known: {known}. Build it with `sondage index`.", corpus=corpus)
         if number is None or number == current.root.generation:
             return current
         if (corpus, number) not in self._old:

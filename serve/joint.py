@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster.batching import Overloaded
+from cluster.batching import TryAgain
 from serve.evidence import Weighed
 from serve.schema import JointInfo
 from shards.candidates import merge
@@ -89,7 +89,7 @@ async def complete(
             asked = replace(plan, queries=tuple(queries), n_candidates=EVERY, n_details=0, budget_s=budget.remaining_s, deeper=deeper)
             try:
                 more = merge(await ask(asked), EVERY)
-            except Overloaded as error:  # what the first round found is an answer
+            except TryAgain as error:  # what the first round found is an answer
                 reason = f"no further round: {error}"
                 continue
             rounds, reason = rounds + 1, _unsearched(more.status)

@@ -43,7 +43,8 @@ class SearchParameters(Edge):
 
         layers = [name for part in self.layers for name in part.split(",") if name]
         where = None if self.where is None else decode(self.where.encode("utf-8", "replace"), "where")
-        fields = self.model_dump(include={"corpus", "k", "budget_ms", "cursor", "generation", "highlight", "explain", "coupling"})
+        said = {"corpus", "k", "budget_ms", "cursor", "generation", "highlight", "explain", "coupling"}
+        fields = self.model_dump(include=said, exclude_unset=True)  # what it leaves open the server may choose (`serve.limits`)
         if self.weights is not None:
             fields["weights"] = decode(self.weights.encode("utf-8", "replace"), "weights")
         if self.depth is not None and self.rerank is None:

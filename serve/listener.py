@@ -11,10 +11,12 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve.connections import options
 from shards.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -69,15 +71,19 @@ def shared_socket(host: str, port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, host: str, port: int, tell: Callable[[str], None] = logger.debug) -> AsyncIterator[None]:
+async def listening(
+    app: ASGIApp, host: str, port: int, tell: Callable[[str], None] = logger.debug, tls: tuple[Path, Path] | None = None
+) -> AsyncIterator[None]:
     """`app`, whose lifespan is somebody else's business, answers at the address. tell: given a line for each request, as in Serve's
-    access log: method, path, status, time. Raises CannotListen.
+    access log: method, path, status, time. tls: certificate and key. Raises CannotListen, BadSpec for files that are no such.
 
     At the end new connections go to whoever else listens there (with SO_REUSEPORT the kernel shares them out), and those there are
     go on for DRAIN_S, so that replacing one process by another costs no request.
     """
     front = _Front(app, tell)
-    config = uvicorn.Config(front, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=8)
+    config = uvicorn.Config(
+        front, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=8, **options(tls)
+    )
     server = _Server(config)
     serving = asyncio.get_running_loop().create_task(server.serve([shared_socket(host, port)]))
     while not server.started and not serving.done():

@@ -41,9 +41,25 @@ class Unauthorized(SondageError):
 
 
 class Forbidden(SondageError):
-    """A request that this server answers to nobody as it is set up."""
+    """A request that this server answers to nobody as it is set up, or not to this key."""
 
     status = 403
+
+
+class Limited(SondageError):
+    """A key sends requests faster, or more of them at once, than it may. retry_after_s: when the next one is taken."""
+
+    status = 429
+
+    def __init__(self, message: str = "", *, retry_after_s: float = 1.0, at: str | None = None):
+        super().__init__(message, at=at)
+        self.retry_after_s = retry_after_s
+
+
+class OverLimit(SondageError):
+    """A request that asks for more than its key may: time, hits, sub-queries, … `at`: what of it."""
+
+    status = 422
 
 
 class TooLarge(SondageError):
@@ -65,8 +81,8 @@ class Unsupported(SondageError):
 
 
 def kind_of(error: type[SondageError]) -> str:
-    """The stable name of an error class in answers: `BadQuery` is "bad_query"."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", error.__name__).lower()
+    """The stable name of an error class in answers: `BadQuery` is "bad_query", unless it states another."""
+    return getattr(error, "kind", "") or re.sub(r"(?<!^)(?=[A-Z])", "_", error.__name__).lower()
 
 
 def validated(value: Any) -> SearchRequest:

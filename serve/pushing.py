@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cluster.applying import Applying
 from cluster.batching import Overloaded
 from shards import given, pushlog
-from shards.errors import NotFound, SondageError
+from shards.errors import NoCorpus, SondageError
 from shards.formats.process import Extractors
 from shards.images import images_taken, images_taken_by
 from shards.journal import Journal, Receipt
@@ -76,6 +76,10 @@ class Pushes:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def status(self) -> dict[str, int]:
+        """What waits here for the store."""
+        return {"waiting_bytes": self._waiting_bytes}
+
     # --- taking documents --------------------------------------------------------------------------------------------------
 
     async def admit(self, corpus: str, layers: Sequence[str] | None) -> "Target":
@@ -95,9 +99,10 @@ class Pushes:
         first = pushlog.read(store, 1)  # of a corpus that is being made
         if layers is None and first is None:
             known = ", ".join(list_corpora(self.store)) or "none yet"
-            raise NotFound(
+            raise NoCorpus(
                 f"No corpus {corpus!r} in {self.store.url}. Known: {known}. To make it by this push, say so: over HTTP ?create=true, in "
-                "Python create=True, on the command line --create."
+                "Python create=True, on the command line --create.",
+                corpus=corpus,
             )
         wanted = first.layers if first else tuple(layers or DEFAULT_LAYERS)
         specs = [SpaceSpec.parse(text) for text in wanted]

@@ -1,11 +1,15 @@
 """What the HTTP front lets one set. jobs/settings.py fills it in; nothing below reads files or the environment."""
 
 import ipaddress
-from typing import Annotated, Self
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from cluster.settings import ClusterSettings, HostSettings
+from serve.audit import AuditSettings
+from serve.keys import Key, as_keys
+from serve.limits import Limits
 from serve.schema import Rerank
 
 APP_NAME = "sondage"  # of the application in Ray Serve
@@ -26,10 +30,27 @@ class FrontSettings(BaseModel):
 
     host: str = "127.0.0.1"  # this machine only: an index holds what its owner can read, so others are let in on purpose
     port: Annotated[int, Field(ge=0, le=65_535)] = 8_765  # below the ephemeral ports, in nobody's list of well-known ones
-    api_keys: tuple[SecretStr, ...] = ()  # any of them is required of every request; none: no key is asked for
+    api_keys: tuple[Key, ...] = ()  # any of them is required of every request; none: no key is asked for
+    limits: Limits = Limits()  # of each key that states none of its own
+    audit: AuditSettings | None = None  # none: who asks what is nobody's business
+    tls_certificate: Path | None = None  # PEM, with the chain; where the server runs. None: plain HTTP
+    tls_key: Path | None = None
+    coordinators: Annotated[int, Field(ge=1)] = 1  # on Ray; two and more, so that one that dies is not missed: it takes 5 s to start
     own_listener: bool = True  # on Ray, for this machine alone: the coordinator's process listens itself, without Serve's proxy
     rerank: Rerank | None = None  # the last stage of searches that say nothing of one; none: a model takes seconds, so it is asked for
     poll_s: Annotated[float, Field(gt=0)] = 0.5  # seconds between looks for a new generation: one listing of a few names
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _hashed(cls, given: Any) -> tuple[Key, ...]:
+        """Keys in the clear become hashes: settings are kept by Ray's controller, and are printed. Raises BadSpec."""
+        return as_keys(key.get_secret_value() if isinstance(key, SecretStr) else key for key in given)
+
+    @model_validator(mode="after")
+    def _both_files(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("TLS takes two files. Set SONDAGE_TLS_CERTIFICATE and SONDAGE_TLS_KEY, or neither")
+        return self
 
     @model_validator(mode="after")
     def _others_need_a_key(self) -> Self:
@@ -41,15 +62,15 @@ class FrontSettings(BaseModel):
         return self
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The API keys in the clear."""
-        return tuple(key.get_secret_value() for key in self.api_keys)
+    def tls(self) -> tuple[Path, Path] | None:
+        """Files of the certificate and its key; None: plain HTTP."""
+        return (self.tls_certificate, self.tls_key) if self.tls_certificate and self.tls_key else None
 
     @property
     def url(self) -> str:
         """Where this machine finds it."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
 class ServiceSettings(BaseModel):

@@ -1,9 +1,9 @@
 """Whether there is an answer here: strong, weak or none, and why.
 
-All thresholds are levels of tests against the corpus's own probes and senseless queries; nothing is tuned per collection and
+All thresholds are levels of tests against the corpus's own probes and queries without an answer; nothing is tuned per collection and
 no labels are needed. Where the corpus has learnt to tell its own sentences from nonsense (`shards.answerability`), that decides
-"none". Otherwise "none", which empties the answer, takes two findings: chance alone gives hits this good, and some space finds
-less than it finds for almost any of the corpus's own sentences of this length.
+"none"; in a small corpus only where chance gives hits this good, too. Otherwise "none", which empties the answer, takes two findings:
+chance alone gives hits this good, and some space finds less than it finds for almost any of the corpus's own sentences of this length.
 """
 
 import math
@@ -97,9 +97,9 @@ def judge(
             derived texts say (summaries, questions) is a hypothesis about the source, and never strong.
     none:   nothing found; or no exact match rarer than chance, and more like one kind of nonsense than almost any of the
             corpus's own sentences is (`shards.answerability`; never where spaces were named, or where a space that does not look at
-            texts, such as one of images, has what chance would hardly give); or, where that was not learnt,
-            E > 0.05, no such match, and a similarity space that finds less than for almost any of the corpus's own sentences
-            of this length (a test at level 0.05 over all spaces).
+            texts, such as one of images, has what chance would hardly give; of a small corpus E > 0.05 as well); or, where that
+            was not learnt, E > 0.05, no such match, and a similarity space that finds less than for almost any of the corpus's own
+            sentences of this length (a test at level 0.05 over all spaces).
     weak:   everything between, and always where no null model was fitted yet.
 
     explicit: the caller named spaces or gave a pattern; then real matches of an exact space are never none, and similarity
@@ -113,6 +113,9 @@ def judge(
     log_evalue = float(fused.log_evalues.min())
     margins = answer_margins(fused, spaces, nulls, text)
     refused = {kind: margin for kind, margin in margins.items() if margin < 0}
+    rare = log_evalue <= math.log(CHANCE_EVALUE)
+    if refused and rare and nulls is not None and nulls.answerability is not None and not nulls.answerability.is_sure:
+        refused = {}
     if refused and not explicit and (exact is None or exact[0] > 0) and not _seen_elsewhere(fused, spaces, nulls, log_evalue):
         return "none", REFUSALS[min(refused, key=lambda kind: refused[kind])]
     fitted = "normal" not in fused.nulls
@@ -121,7 +124,6 @@ def judge(
         return "strong", f"queries without an answer here hardly find so much evidence in one document (E = {math.exp(of_sources):.1g})"
     if exact is not None and (exact[0] <= 0 or explicit):
         return "weak", f"{exact[1]} has a match that chance may give, too (E = {math.exp(min(exact[0], 700.0)):.1g})"
-    rare = log_evalue <= math.log(CHANCE_EVALUE)
     why = "the query is at home here, but no document stands out from what chance gives"
     if rare:
         why = f"queries without an answer here seldom find so much evidence in one document (E = {math.exp(log_evalue):.1g})"

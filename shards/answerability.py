@@ -17,6 +17,7 @@ from shards.types import Array
 from shards.word_order import WordOrder
 
 MIN_EXAMPLES = 64  # of each kind; with fewer nothing is learnt
+SURE_WORDS = 100_000  # of a smaller corpus the own sentences are too much alike to refuse by themselves what is put in other words
 # Share of the answered that each test may refuse, 5 % in all: it sets the threshold. Shuffled words are told from sentences with
 # hardly an error, something else is harder: so that test has more of it.
 REFUSED = {"order": 0.015, "topic": 0.035}
@@ -39,6 +40,11 @@ class Answerability:
     tests: Mapping[str, tuple[float, ...]]
     thresholds: Mapping[str, float]
     words: WordOrder | None
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether what was learnt refuses alone, without a second finding."""
+        return self.words is None or self.words.n_words >= SURE_WORDS
 
     def margins(self, features: Array) -> dict[str, float]:
         """How far above its threshold each test is, in nats of its log odds. features: (f,) float64."""

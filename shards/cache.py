@@ -38,6 +38,14 @@ class FileCache:
         self._known_bytes: int | None = None  # in the folder, as of the last look plus our own downloads since
         self._fresh_bytes = 0  # our own downloads since the last look
         self._lock = threading.Lock()
+        self._counts = Counter(hits=0, misses=0, fetched_bytes=0, evicted=0)
+
+    def told(self) -> dict[str, int]:
+        """Files asked for since this process began, that were here and that were not; bytes fetched; files that made room. Files of local
+        stores, which lie where they are, do not count.
+        """
+        with self._lock:
+            return dict(self._counts)
 
     def path(self, store: Store, name: str, size: int, sha256: str, *, verify: bool = False, pin: bool = False) -> Path:
         """A local file with the content of `name`; of a local store its own file, else a copy, downloaded if need be.
@@ -58,11 +66,14 @@ class FileCache:
         self.pin(path)  # at least until it is in place
         try:
             with self._errors(store, name):
-                if not self._is_here(path, size, sha256, verify):
+                here = self._is_here(path, size, sha256, verify)
+                if not here:
                     with _locked(path.parent):
                         if not self._is_here(path, size, sha256, verify):  # nobody else fetched it while we waited
                             self._make_room(size)
                             self._download(store, name, size, sha256, path)
+                with self._lock:
+                    self._counts["hits" if here else "misses"] += 1
         except BaseException:
             self.unpin(path)
             raise
@@ -133,6 +144,7 @@ class FileCache:
         with self._lock:
             self._fresh_bytes += size
             self._known_bytes = (self._known_bytes or 0) + size
+            self._counts["fetched_bytes"] += size
 
     def _make_room(self, size: int) -> None:
         """Evict until `size` more bytes fit, if need be.
@@ -158,6 +170,7 @@ class FileCache:
                         self._verified.pop(path, None)
                         total -= n_bytes
                         n_evicted += 1
+                self._counts["evicted"] += n_evicted
                 if n_evicted:
                     logger.info("cache=%s event=evicted files=%d bytes_left=%d", self.folder, n_evicted, total)
                 if total + size > self.limit_bytes:

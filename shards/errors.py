@@ -5,9 +5,11 @@ class SondageError(Exception):
     """Base of every error that is the caller's to read.
 
     status: its HTTP code. at: the place in the request that is wrong (`where.or[2].size_bytes`), if it is about one.
+    retry_after_s: of those that go away by themselves, when it is worth to ask again.
     """
 
     status = 500
+    retry_after_s: float | None = None
 
     def __init__(self, message: str = "", *, at: str | None = None):
         super().__init__(message)
@@ -30,6 +32,16 @@ class NotFound(SondageError):
     """No such corpus, generation or document."""
 
     status = 404
+
+
+class NoCorpus(NotFound):
+    """No such corpus. Callers are told the same as by NotFound; some may not be told which others there are."""
+
+    kind = "not_found"  # for programs: what stood for it before it had a class of its own
+
+    def __init__(self, message: str = "", *, at: str | None = None, corpus: str = ""):
+        super().__init__(message, at=at)
+        self.corpus = corpus
 
 
 class Gone(NotFound):

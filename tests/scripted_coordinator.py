@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
@@ -73,12 +74,12 @@ class Scripted:
 
 
 @contextmanager
-def running(coordinator: Scripted, keys: tuple[str, ...] = (), port: int = 0) -> Iterator[str]:
-    """The application under uvicorn on a free port of loopback; gives its URL."""
+def running(coordinator: Scripted, keys: tuple[str, ...] = (), port: int = 0, **more: Any) -> Iterator[str]:
+    """The application under uvicorn on a free port of loopback; gives its URL. more: as for `create_app`."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
-        config = uvicorn.Config(create_app(coordinator, keys), log_config=None, access_log=False)
+        config = uvicorn.Config(create_app(coordinator, keys, **more), log_config=None, access_log=False)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

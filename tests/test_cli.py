@@ -451,8 +451,13 @@ def test_the_last_stage_of_every_search_comes_from_the_environment():
 def test_keys_come_from_a_file_or_the_environment(tmp_path):
     file = tmp_path / "keys"
     file.write_text("# ours\nfirst\n\n second \n")
-    assert [key.get_secret_value() for key in read_keys(file)] == ["first", "second"]
-    assert Settings.load({"SONDAGE_API_KEYS": "a, b,"}).front_settings().keys == ("a", "b")
+    assert read_keys(file) == ("first", "second")
+    for settings in (Settings.load({"SONDAGE_API_KEYS": "first, second,"}), Settings.load({"SONDAGE_API_KEY_FILE": str(file)})):
+        for place, key in enumerate(settings.front_settings().api_keys):
+            assert (key.scopes, key.corpora) == (("read", "write", "admin"), None)
+            assert [key.opens_with(text) for text in ("first", "second", "third")] == [place == 0, place == 1, False]
+    named = Settings.load({"SONDAGE_API_KEYS": "third"}, api_key_file=file)  # on the command line, which goes before the environment
+    assert [key.opens_with("third") for key in named.front_settings().api_keys] == [False, False]
     file.write_text("# none\n")
     with pytest.raises(BadSpec, match="holds none"):
         read_keys(file)

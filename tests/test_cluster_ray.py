@@ -12,6 +12,7 @@ import pytest
 from light_host import N_SHARDS, LightHost, shard_of
 from ray_cluster import NODE, fresh_namespace, patience, until
 
+from cluster.asking import Unavailable
 from cluster.settings import ClusterSettings, HostSettings
 from shards.errors import NotFound, SondageError
 from shards.identity import content_hash
@@ -102,7 +103,7 @@ def test_two_hosts_cover_every_shard_once_and_find_everything(hosts):
             hits, coverage = await ask(searcher, plan())
             assert hits == FISH
             assert {s.state for s in coverage.values()} == {"ready"}
-            routes = searcher.routes("texts", N_SHARDS)
+            routes = searcher.routes("texts", 1, N_SHARDS)
             assert sorted(map(len, routes.values())) == [4, 4]
 
     asyncio.run(story())
@@ -121,7 +122,7 @@ def test_a_killed_host_is_missed_honestly_and_whole_again_within_5_seconds(hosts
             assert seen[-1][0] < patience(5.0)
             new = (await searcher.status())["hosts"][0]
             assert new["pid"] != pid
-            shards = list(searcher.routes("texts", N_SHARDS)[new["node"]])
+            shards = list(searcher.routes("texts", 1, N_SHARDS)[new["node"]])
             await until(lambda: searcher.controller.status(new["node"])["opened"] == shards)  # warmed before a query needs it
             print(f"SIGKILL: {seen}")
 
@@ -189,6 +190,61 @@ def test_an_exception_in_a_host_fails_its_shards_for_that_query_alone(hosts):
     asyncio.run(story())
 
 
+def test_with_two_replicas_a_killed_host_costs_no_partial_answer(hosts):
+    """SIGKILL of the host that is being asked, under 20 queries at a time."""
+
+    async def story():
+        async with hosts(replicas=2, frozen_pings=30) as searcher:  # a busy machine must not kill the other
+            await ask(searcher, plan())
+            await until(lambda: all(len(nodes) == 2 for nodes in placement(searcher)["open"]))
+            asked = next(iter(searcher.routes("texts", 1, N_SHARDS)))
+            done, answered = asyncio.Event(), 0
+
+            async def client() -> None:
+                nonlocal answered
+                while not done.is_set():
+                    hits, coverage = await ask(searcher, plan(sleep_s=0.02))
+                    assert hits == FISH and {s.state for s in coverage.values()} == {"ready"}
+                    answered += 1
+
+            clients = [asyncio.create_task(client()) for _ in range(20)]
+            await until(lambda: answered > 20)
+            os.kill(searcher.controller.status(asked)["pid"], signal.SIGKILL)
+            await until(lambda: asked not in searcher.controller.up)
+            await until(lambda: asked in searcher.controller.up)
+            done.set()
+            await asyncio.gather(*clients)
+            assert searcher.asking.counts.retries > 0
+            print(f"SIGKILL with 2 replicas: {answered} whole answers, {searcher.asking.counts}")
+
+    asyncio.run(story())
+
+
+def test_a_slow_replica_is_hedged_and_told_that_nobody_waits(hosts):
+    async def story():
+        async with hosts(replicas=2, frozen_pings=30, hedge_share=1.0) as searcher:
+            await ask(searcher, plan())
+            await until(lambda: all(len(nodes) == 2 for nodes in placement(searcher)["open"]))
+            for _ in range(40):
+                await ask(searcher, plan())
+            slow = next(iter(searcher.routes("texts", 1, N_SHARDS)))
+            begun = time.monotonic()
+            hits, coverage = await ask(searcher, plan(budget_s=30.0, sleep_s=10.0, only=searcher.controller.status(slow)["pid"]))
+            assert hits == FISH and {s.state for s in coverage.values()} == {"ready"}
+            assert time.monotonic() - begun < 9.0 and searcher.asking.counts.hedges_won >= 1
+
+            async def told() -> bool:
+                return len((await searcher.controller.ask_status(slow))["cancelled"]) >= 1
+
+            await until(told)
+
+    asyncio.run(story())
+
+
+def placement(searcher) -> dict:
+    return searcher.table.status(searcher.controller.membership.serving, searcher.controller.up)["texts"]
+
+
 def test_queries_that_wait_ride_together(hosts):
     from cluster.searcher import NEAR_BATCH
 
@@ -223,14 +279,14 @@ def test_details_documents_and_warming_go_to_the_hosts_that_own_them(hosts):
     asyncio.run(story())
 
 
-def test_before_any_host_is_up_everything_is_missing_and_nothing_raises(host_settings, namespace):
+def test_before_any_host_is_up_callers_are_told_to_come_again(host_settings, namespace):
     async def story():
         from cluster.actors import remote_host
         from cluster.searcher import RaySearcher
 
         async with RaySearcher(ClusterSettings(namespace=namespace), host_settings, remote_host(LightHost)) as searcher:
-            _, coverage = await ask(searcher, plan())
-            assert {(s.state, s.reason) for s in coverage.values()} == {("missing", "no host is up yet")}
+            with pytest.raises(Unavailable, match="No host is up"):
+                await ask(searcher, plan())
             with pytest.raises(SondageError, match="cannot be read now: no host is ready"):
                 await searcher.document("texts", 1, N_SHARDS, bytes(20))
 
@@ -240,19 +296,18 @@ def test_before_any_host_is_up_everything_is_missing_and_nothing_raises(host_set
 def test_a_node_that_joins_takes_its_share_and_one_that_leaves_gives_it_back(hosts, cluster):
     async def story():
         async with hosts() as searcher:
-            before = searcher.routes("texts", N_SHARDS)
             node = cluster.add_node(**NODE)  # Ray insists on the main thread
             try:
                 # Partial for no moment: the others keep the new host's share until it is warm.
                 while len(searcher.controller.membership.serving) < 3:
                     assert (await ask(searcher, plan()))[0] == FISH
                 await until(lambda: len(searcher.controller.membership.serving) == 3)
-                assert sorted(map(len, searcher.routes("texts", N_SHARDS).values())) == [2, 3, 3]
+                await until(lambda: sorted(map(len, searcher.routes("texts", 1, N_SHARDS).values())) == [2, 3, 3])
                 assert (await ask(searcher, plan()))[0] == FISH
             finally:
                 cluster.remove_node(node)
             await until(lambda: len(searcher.controller.membership.serving) == 2)
-            assert searcher.routes("texts", N_SHARDS) == before
+            await until(lambda: sorted(map(len, searcher.routes("texts", 1, N_SHARDS).values())) == [4, 4])
             assert (await ask(searcher, plan()))[0] == FISH
 
     asyncio.run(story())

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -11,7 +12,9 @@ import pytest
 from engine import Engine, write_files
 from ray_cluster import FOLDER, patience
 from scripted_coordinator import eventually
+from self_signed import self_signed
 
+from jobs.keys import add_key
 from jobs.settings import Settings
 from shards.errors import BadSpec
 
@@ -64,16 +67,30 @@ def through_proxy(settings):
 
 
 def test_through_serves_proxy_it_answers_the_same_and_stays_there(cluster, namespace, tmp_path: Path):
-    from jobs.deploy import NotDeployed, deploy, stop
+    """With TLS, hashed keys and an audit log, which are the proxy's and the application's, whoever listens."""
+    from jobs.deploy import NotDeployed, deploy, only, stop
 
+    certificate, tls_key = self_signed(tmp_path)
     given = {"store": str(tmp_path / "index"), "cache": str(tmp_path / "cache"), "port": free_port(), "namespace": namespace}
-    settings = Settings.load({}, **given, api_keys=[KEY]).service_settings()
+    given |= {"tls_certificate": certificate, "tls_key": tls_key, "audit": str(tmp_path / "audit"), "api_key_file": tmp_path / "keys"}
+    key = add_key(tmp_path / "keys", "reader", "read", "a,b", None, "", datetime.now(UTC))
+    settings = Settings.load({}, **given).service_settings()
     try:
         url = deploy(through_proxy(settings))
-        assert httpx.get(f"{url}/v1/status").status_code == 401
-        body = {"corpus": "a", "query": "x" * (1 << 20)}
-        assert httpx.post(f"{url}/v1/search", json=body, headers={"X-API-Key": KEY}, timeout=30).status_code == 413
-        assert httpx.get(f"{url}/v1/status", headers={"X-API-Key": KEY}).json()["store"] == given["store"]
+        assert url.startswith("https://")
+        with httpx.Client(base_url=url, verify=only(certificate), trust_env=False, timeout=30) as http:
+            assert http.get("/v1/status").status_code == 401
+            http.headers["X-API-Key"] = key
+            body = {"corpus": "a", "query": "x" * (1 << 20)}
+            assert http.post("/v1/search", json=body).status_code == 413
+            assert http.get("/v1/status").json() == {"corpora": {}, "hosts": [], "problems": {}}
+            assert [http.get(f"/v1/search?corpus={corpus}&q=x").status_code for corpus in ("a", "c")] == [404, 404]
+            assert http.put("/v1/corpora/a/documents/x", content="x").status_code == 403
+
+        def told() -> list[str]:
+            return (tmp_path / "audit").read_text().splitlines()
+
+        eventually(lambda: sum('"status":404' in line and key.split("_")[1] in line for line in told()) == 2)
         assert deploy(settings) == url  # the proxy that is there goes on being used
         elsewhere = Settings.load({}, **{**given, "port": free_port()}).service_settings()
         with pytest.raises(NotDeployed, match="keeps these"):

@@ -32,8 +32,8 @@ from shards.types import Entry
 ROOT = Path(__file__).resolve().parent.parent
 README, ARCHITECTURE, FORMAT = "README.md", "ARCHITECTURE.md", "shards/FORMAT.md"
 DOCUMENTS = (README, ARCHITECTURE, FORMAT)
-JOBS = ("index", "deploy", "evaluate", "tune", "bench", "formula_families", "misspellings")
-DELEGATED = {"index": "index", "deploy": "deploy", "evaluate": "evaluate", "tune": "tune"}  # whose options are a job's
+JOBS = ("index", "deploy", "scale", "evaluate", "tune", "bench", "chaos", "formula_families", "misspellings")
+DELEGATED = {"index": "index", "deploy": "deploy", "scale": "scale", "evaluate": "evaluate", "tune": "tune"}  # whose options are a job's
 
 
 def text_of(document: str) -> str:
@@ -158,7 +158,7 @@ def test_every_job_is_documented():
 @lru_cache
 def variables_of_scripts() -> frozenset[str]:
     scripts = "".join(text_of(f"infra/{name}") for name in ("setup", "demo", "test"))
-    return frozenset(re.findall(r"\b[A-Z][A-Z0-9_]{3,}\b", scripts))
+    return frozenset(re.findall(r"\bRAY_\w+|\b[A-Z][A-Z0-9_]{3,}\b", scripts))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

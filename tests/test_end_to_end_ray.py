@@ -21,9 +21,12 @@ from typing import Any
 
 import httpx
 import pytest
+from promql import used
 from ray_cluster import FOLDER, fresh_namespace, patience
+from scraped import samples
 from scripted_coordinator import eventually
 from test_deploy import free_port
+from test_grafana import panel_targets
 
 from cluster.host import Host, HostRequest, unsearched
 from cluster.local import LocalSearcher
@@ -57,6 +60,11 @@ class Deployed:
 
     def search(self, query: str, **fields: Any) -> SearchAnswer:
         response = self.http.post("/v1/search", json={"corpus": "lib", "query": query, "budget_ms": 20_000} | fields)
+        assert response.status_code == 200, response.text
+        return SearchAnswer.model_validate_json(response.content)
+
+    def ask(self, request: SearchRequest) -> SearchAnswer:
+        response = self.http.post("/v1/search", content=request.model_dump_json(exclude_unset=True, by_alias=True))
         assert response.status_code == 200, response.text
         return SearchAnswer.model_validate_json(response.content)
 
@@ -215,6 +223,21 @@ def test_two_hosts_share_the_shards_and_answer_as_one_process_does(deployed):
         assert there.coverage == here.coverage
 
 
+def test_joint_and_combined_searches_over_two_hosts_answer_as_in_one_process(deployed):
+    header, message, policy = ({"search": {"query": text}} for text in ("parse a header", "email message", "cookie policy"))
+    asked: list[dict[str, Any]] = [
+        {"query": "parse a date header", "coupling": {"name": "joint"}, "layers": ["bm25"]},
+        {"combine": {"intersect": [header, message]}},
+        {"combine": {"seed": [policy, {"union": [header, {"cut": {"of": message, "n": 3}}]}]}},
+    ]
+    requests = [SearchRequest(corpus="lib", budget_ms=20_000, **one) for one in asked]
+    for request, here in zip(requests, answer_here(deployed, set(range(N_SHARDS)), *requests), strict=True):
+        there = deployed.ask(request)
+        assert here.hits and same_hits(there, here) and there.verdict == here.verdict
+        if here.joint is not None:
+            assert there.joint.exact_to == here.joint.exact_to == len(here.hits)
+
+
 def test_nonsense_finds_nothing_although_everything_was_looked_at(deployed):
     answer = deployed.search("xqzvw blorptang frimmelosk")
     assert (answer.verdict, answer.hits) == ("none", []) and answer.complete
@@ -240,6 +263,23 @@ def test_status_health_and_the_openapi_page_are_served(deployed):
     assert deployed.http.get("/readyz").json() == {"ready": True, "reason": "1 corpora"}
     assert {"/v1/search", "/v1/status", "/v1/documents/{hash}"} <= deployed.http.get("/openapi.json").json()["paths"].keys()
     assert "swagger" in deployed.http.get("/docs").text
+
+
+def test_metrics_tell_of_calls_hosts_and_replicas_all_that_the_dashboard_shows(deployed):
+    for query in QUERIES:
+        deployed.search(query)
+    told = samples(deployed.http.get("/metrics").text)
+    lib = (("corpus", "lib"),)
+    copies = [told[f"sondage_{name}"][lib] for name in ("shards", "shards_ready", "replicas_wanted", "replicas_ready")]
+    assert copies == [N_SHARDS, N_SHARDS, N_SHARDS, N_SHARDS]
+    hosts = {dict(labels)["host"] for labels in told["sondage_host_ready"]}
+    assert hosts == {host["node"][:12] for host in deployed.status()["hosts"]} and len(hosts) == 2
+    assert told["sondage_calls_total"][()] >= len(QUERIES)
+    shown = {metric for _, expression, _ in panel_targets() for metric in used(expression).metrics}
+    silent = {metric for metric in shown if not told.get(metric)}
+    assert silent <= {"sondage_layer_shortfalls_total"}  # nothing fell short
+    for metric in shown - silent:
+        assert all(0.0 <= value < float("inf") for value in told[metric].values()), metric
 
 
 @pytest.mark.parametrize(

@@ -108,3 +108,95 @@ def test_readiness_waits_until_every_corpus_was_opened_and_asked(engine):
             searcher.close()
 
     asyncio.run(story())
+
+
+# --- letting go --------------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watched_host(engine: Engine) -> tuple[Host, Clock]:
+    clock = Clock()
+    return Host(engine.store.url, {}, str(engine.folder / "cache"), 1 << 30, clock=clock), clock
+
+
+def shards_open(host: Host, corpus: str = "c") -> list[int]:
+    return [row["shard"] for row in host.status()["shards"] if row["corpus"] == corpus]
+
+
+def test_a_shard_that_moved_away_is_let_go_after_a_minute_and_one_that_is_wanted_stays(engine):
+    """Coordinators say every 15 s that they want shard 1 here; shard 0 has another owner now."""
+    host, clock = watched_host(engine)
+    host.warm("c", 1, (0, 1))
+    for clock.now in range(15, 75, 15):
+        host.warm("c", 1, (1,))
+        assert shards_open(host) == [0, 1]
+    clock.now = 75
+    host.warm("c", 1, (1,))
+    assert shards_open(host) == [1]
+    held = {ref.id for ref in engine.generation().pages[1].segments}
+    assert set(host._segments["c"]) == held  # its files are no longer open
+    assert [found.status[0].shard for found in host.search([asked(engine, 1)])] == [0]  # and are opened again for whoever asks
+
+
+def test_a_shard_that_is_still_asked_for_is_not_let_go(engine):
+    """An old owner, while the new one opens."""
+    host, clock = watched_host(engine)
+    host.warm("c", 1, (0, 1))
+    for clock.now in range(15, 300, 15):
+        host.search([replace(asked(engine, 1), shards=(0,))])
+        host.warm("c", 1, (1,))
+    assert shards_open(host) == [0, 1]
+
+
+def test_a_host_without_coordinators_keeps_what_it_has(engine):
+    """The coordinator is away for an hour; the next one finds shard 0 open, and a minute to want it."""
+    host, clock = watched_host(engine)
+    host.warm("c", 1, (0, 1))
+    clock.now = 3600.0
+    host.warm("c", 1, (1,))
+    assert shards_open(host) == [0, 1]
+
+
+def test_one_corpus_is_not_let_go_for_want_of_news_of_another(engine):
+    engine.index(engine.folder / "files", corpus="d", n_shards=2, calibrate=False)
+    host, clock = watched_host(engine)
+    host.warm("c", 1, (0, 1))
+    for clock.now in range(0, 600, 15):
+        host.warm("d", 1, (0, 1))
+    assert shards_open(host) == [0, 1]
+
+
+def test_a_host_tells_what_it_did_and_of_how_many_shards(engine):
+    host = host_of(engine)
+    host.search([asked(engine, 1), asked(engine, 1)])
+    load = host.status()["load"]
+    assert (load["searches"], load["running"], load["waiting"], load["threads"]) == (2, 0, 0, 2)
+    assert load["by_corpus"]["c"] == {"searches": 2, "shards": 4, "busy_s": load["busy_s"]} and load["busy_s"] > 0
+    assert {row["of"] for row in host.status()["shards"]} == {2}
+
+
+def test_a_search_that_nobody_waits_for_ends_and_others_go_on(engine):
+    """Its budget is taken away while it waits for its turn behind another."""
+    host = host_of(engine)
+    request = asked(engine, 1)
+    host.warm("c", 1, (0, 1))
+    seen = []
+    original = host._search_now
+
+    def cancelled_first(request, budget):
+        host.cancel([7, 99])  # 99: of a search that is long done
+        seen.append(budget.expired)
+        return original(request, budget)
+
+    host._search_now = cancelled_first
+    lost, found = host.search([replace(request, key=7), replace(request, key=8)])
+    assert seen == [True, False]
+    assert {status.state for status in lost.status} == {"late"} and {status.state for status in found.status} == {"ready"}
+    assert host._budgets == {}

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -22,17 +23,22 @@ def clip(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("images")) as url:
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(scope="module")
+def server(folder) -> Iterator[str]:
+    with serving(folder) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def corpus(server, clip) -> str:
+def corpus(server, folder, clip) -> str:
     """Twelve pushed images and a text, of which the space of images has been filled."""
+    with sondage.Engine(folder / "store", cache=folder / "cache", models=folder / "models") as engine:  # no request may name a folder
+        engine.put("a.txt", "Harbour and pier.", corpus="album", create=True, layers=["names", "bm25", clip])
     with httpx.Client(base_url=server, timeout=60) as session:
-        made = session.put("/v1/corpora/album/documents/a.txt", params={"layers": f"names,bm25,{clip}"}, content="Harbour and pier.")
-        assert made.status_code == 200, made.text
         for i in range(11):
             answer = session.put(f"/v1/corpora/album/documents/{i}.png", content=png(i))
             assert answer.json()["hash"] == identity(png(i)).hex(), answer.text

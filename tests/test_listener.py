@@ -18,9 +18,9 @@ ASKED = {"corpus": "stdlib", "query": "hello world"}
 
 
 @asynccontextmanager
-async def served(port, keys=(), coordinator=None):
+async def served(port, keys=(), coordinator=None, tls=None):
     """The application as in a replica: its lifespan is entered by somebody else, and opens the listener."""
-    app = create_app(coordinator or Scripted(), keys, lambda app: listening(app, "127.0.0.1", port))
+    app = create_app(coordinator or Scripted(), keys, lambda app: listening(app, "127.0.0.1", port, tls=tls))
     async with app.router.lifespan_context(app):
         yield f"http://127.0.0.1:{port}"
 

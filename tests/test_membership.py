@@ -131,6 +131,19 @@ def test_a_frozen_process_is_killed_after_three_unanswered_pings(told):
     assert told.reason("a") == f"restarting: {reason}"
 
 
+def test_a_suspect_host_of_which_a_query_says_that_it_is_gone_is_suspected_no_longer(told):
+    """It had missed a ping and was still asked, for nobody else had its shards; then its process died."""
+    play(
+        told,
+        [
+            (1.0, Tick(), [Ping("a")]),
+            (2.0, PingMissed("a"), []),
+            (2.125, QueryFailed("a", "a1", "unavailable"), [Abandon("a", "unavailable"), Ping("a")]),
+        ],
+    )
+    assert told.reason("a") == "restarting: unavailable"
+
+
 def test_a_host_that_only_hung_for_a_moment_is_used_again_without_a_restart(told):
     play(
         told,
@@ -242,6 +255,38 @@ def test_a_host_that_stays_away_for_a_minute_is_given_up_until_it_answers_again(
     assert told.serving == () and told.nodes == ("a",)
     play(told, [(70.0, Answered("a", "a2"), [Warm("a")]), (71.0, Warmed("a"), [])])
     assert told.serving == ("a",)
+
+
+def test_a_coordinator_that_was_suspended_gives_no_host_up(told):
+    """Its machine slept for an hour. Nobody has listened, so silence is no sign; the ping that is due goes out."""
+    play(told, [(1.0, Tick(), [Ping("a")]), (1.125, Answered("a", "a1"), []), (3601.0, Tick(), [Ping("a")])])
+    assert told.serving == ("a",) and told.ready("a")
+    play(told, [(3602.0, PingMissed("a"), [])])
+    assert told.serving == ("a",) and told.reason("a") == "suspect: 1 pings without answer"
+    play(told, [(3602.25, Tick(), [Ping("a")]), (3602.375, Answered("a", "a1"), [])])
+    assert told.ready("a")
+
+
+def test_a_coordinator_that_was_suspended_kills_no_process_that_is_starting():
+    told = Membership(SETTINGS)
+    told.handle(nodes("a"), 0.0)
+    told.handle(Tick(), 0.0)
+    assert told.handle(PingMissed("a"), 1.0) == []
+    assert told.handle(Tick(), 101.0) == [Ping("a")]
+    assert told.handle(PingMissed("a"), 102.0) == []
+    assert told.serving == ("a",)
+
+
+def test_a_process_that_is_killed_again_and_again_says_why_in_one_line():
+    told = Membership(SETTINGS)
+    told.handle(nodes("a"), 0.0)
+    for begun in (0.0, 60.0, 120.0):
+        for second in range(1, 60):
+            assert told.handle(Tick(), begun + second) == [Ping("a")]
+            assert told.handle(PingMissed("a"), begun + second) == []
+        told.handle(Tick(), begun + 60.0)
+        assert told.handle(PingMissed("a"), begun + 60.0) == [Abandon("a", "killed after 60 s without an answer"), Restart("a")]
+    assert told.reason("a") == "restarting: killed after 60 s without an answer"
 
 
 event = st.one_of(

@@ -10,10 +10,11 @@ from test_evidence import MOMENTS, N_DOCS, NULLS, candidates, exact, similar
 from serve.answerable import feature_names
 from serve.evidence import SpaceFacts, fuse
 from serve.verdict import conformal_ps, judge
-from shards.answerability import Answerability
+from shards.answerability import SURE_WORDS, Answerability
 from shards.corpus_nulls import CorpusNulls
 from shards.nulls import FusedNull
 from shards.types import Moments
+from shards.word_order import WordOrder
 
 SPACES = similar("bm25", "dense")
 AT_HOME = 3.0  # the probes' best scores are maxima of 400 standard normals: about 2.3 to 3.8
@@ -140,3 +141,19 @@ def test_what_images_show_is_not_refused_for_what_the_texts_lack():
     assert of(FOREIGN, 30.0) == "strong"  # chance hardly shows so much
     assert of(30.0, FOREIGN) == "none"  # what texts say was learnt of
     assert of(30.0, 5.0) == "none"  # the text is what the best hit is found by
+
+
+def test_a_small_corpus_refuses_what_is_unlike_its_sentences_only_where_chance_finds_as_much():
+    names = tuple(feature_names(["bm25"]))
+    nothing = (0.0,) * len(names)
+    tables = {name: np.ones(1, np.uint32) for name in ("frequent", "words", "pairs")}
+    levels = {name: np.ones(1, np.uint8) for name in ("word_levels", "follower_levels", "pair_levels")}
+
+    def of(score: float, n_words: int) -> str:
+        words = WordOrder(n_words, classes=np.zeros((3, 3), np.int8), **tables, **levels)
+        refuses = Answerability(names, ("bm25",), nothing, (1.0,) * len(names), {"topic": nothing}, {"topic": 1.0}, words)
+        nulls = replace(NULLS, answerability=refuses)
+        return verdict([[score, FOREIGN]], nulls=nulls, text="a red boat")
+
+    assert of(FOREIGN, SURE_WORDS - 1) == of(FOREIGN, SURE_WORDS) == "none"
+    assert of(30.0, SURE_WORDS) == "none" and of(30.0, SURE_WORDS - 1) != "none"

@@ -17,7 +17,7 @@ from jobs.history_checks import put
 from jobs.index import summary
 from serve.constellations import constellations
 from serve.evidence import SpaceFacts, fuse
-from serve.status import corpus_status
+from serve.status import of_generation
 from serve.verdict import judge
 from shards.endpoint_settings import EndpointSettings, Price
 from shards.erase import erase, targets
@@ -204,7 +204,7 @@ def test_what_it_cost_stands_in_the_report_and_in_status(tmp_path, model, server
     assert f"views asked its endpoint: 24 requests, {usage.tokens_in:,} tokens read" in summary(outcome, "c")
     statistics = engine.generation().statistics("views")
     assert (statistics.tokens_in, statistics.tokens_out) == (usage.tokens_in, usage.tokens_out)
-    (facts,) = [layer["facts"] for layer in corpus_status(engine.generation(), [])["layers"] if layer["name"] == "views"]
+    (facts,) = [layer["facts"] for layer in of_generation(engine.generation())["layers"] if layer["name"] == "views"]
     tokens = {"tokens_in": usage.tokens_in, "tokens_out": usage.tokens_out}
     assert facts == {"generator": "tiny", **tokens, "cost": round(usage.cost, 6)}
     assert "sk-secret" not in json.dumps(engine.generation().root.model_dump(mode="json"))

@@ -9,6 +9,7 @@
 Both answer the same calls with the same types (`serve.schema`) and raise the same errors (`shards.errors`).
 """
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,11 @@ DEFAULT_URL = "http://127.0.0.1:8765"
 __all__ = ["DEFAULT_URL", "Client", "DocumentAnswer", "Engine", "Hit", "SearchAnswer", "SearchRequest", "SondageError", "connect"]
 
 
-def connect(url: str = DEFAULT_URL, api_key: str | None = None) -> "Client":
-    """A client of the server at `url`. Nothing is sent before the first call."""
+def connect(url: str = DEFAULT_URL, api_key: str | None = None, ca_file: "str | os.PathLike[str] | None" = None) -> "Client":
+    """A client of the server at `url`. ca_file: see `Client`. Nothing is sent before the first call."""
     from .http import Client
 
-    return Client(url, api_key)
+    return Client(url, api_key, ca_file)
 
 
 def as_request(query: str | SearchRequest = "", corpus: str = "", fields: Mapping[str, Any] | None = None) -> SearchRequest:

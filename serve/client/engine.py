@@ -32,7 +32,7 @@ class Engine:
     """Searches the corpora of one store; the calls of `Client`. Safe for several threads. Close it, or use `with`.
 
     store: a folder, s3://bucket/prefix or memory://name, as `sondage index --store` wrote it. options: for S3, see
-    `shards.store_s3.S3Options`. cache: folder for downloaded files and models. threads: searches at once.
+    `shards.store_s3.S3Options`. cache: folder for downloaded files and, unless `models` names another, models. threads: searches at once.
     endpoints: OpenAI-compatible servers, by the name that layers know them under; `{"url": …, "key": …}` will do for each.
     rerank: the last stage of searches that say nothing of one, as in a request: `{"model": …}`.
     """
@@ -46,6 +46,7 @@ class Engine:
         threads: int = 2,
         endpoints: Mapping[str, EndpointSettings] | None = None,
         rerank: Rerank | Mapping[str, Any] | None = None,
+        models: str | os.PathLike[str] | None = None,
     ):
         """Raises BadSpec for a URL that names no store, InvalidRequest for a wrong `rerank`."""
         folder = Path(cache).expanduser()
@@ -58,7 +59,7 @@ class Engine:
             store_options=options or {},
             cache_dir=folder / "files",
             cache_bytes=cache_bytes,
-            models_dir=folder / "models",
+            models_dir=folder / "models" if models is None else Path(models).expanduser(),
             threads=threads,
             endpoints=endpoints or {},
         )

@@ -1,7 +1,9 @@
 """A client of Sondage's HTTP interface."""
 
 import json
+import os
 import re
+import ssl
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,18 +50,25 @@ class Refused(SondageError):
 class Client:
     """Calls one server; safe for several threads. Close it, or use `with`.
 
-    url: `http://host:port`. api_key: sent as a bearer token where given.
+    url: `http://host:port` or `https://…`. api_key: sent as a bearer token where given. ca_file: PEM file of who vouches for the server;
+    none: the public authorities.
     """
 
-    def __init__(self, url: str, api_key: str | None = None):
-        """Raises BadSpec for an address that is no HTTP URL."""
+    def __init__(self, url: str, api_key: str | None = None, ca_file: str | os.PathLike[str] | None = None):
+        """Raises BadSpec for an address that is no HTTP URL, or a file that is no certificate."""
         if not re.match(r"https?://[^/]", url):
             raise BadSpec(f"The server's address {url!r} is no URL. Write http://host:port.")
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         # No proxies or .netrc of the environment: loopback is not asked through a proxy, nor given foreign passwords.
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        trust: ssl.SSLContext | bool = True
+        if ca_file is not None:
+            try:
+                trust = ssl.create_default_context(cafile=ca_file)
+            except OSError as error:
+                raise BadSpec(f"{os.fspath(ca_file)} holds no certificate (PEM): {error.strerror or error}.") from None
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=trust)
 
     def __enter__(self) -> Self:
         return self
@@ -211,6 +220,9 @@ class Client:
             said = f"{response.status_code} {response.reason_phrase}"
             return Refused(f"{self.url} answered {said} without a reason. Is it a Sondage server?", response.status_code)
         known = error_of(problem.kind, problem.message, problem.at)
+        after = response.headers.get("retry-after", "")
+        if known is not None and after.isdecimal():
+            known.retry_after_s = float(after)
         return known or Refused(problem.message, response.status_code, problem.kind, problem.at)
 
 
