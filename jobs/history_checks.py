@@ -113,7 +113,10 @@ def entries_of(generation: Generation | None) -> list[Any]:
     views = [view for ref in generation.root.shards for view in generation.shard(ref.shard).views]
     found = [unpack_entry(v.segment.entries, row) for v in views for row in np.flatnonzero(v.live_entries).tolist()]
     documents = [v.segment.documents.hashes[row].tobytes() for v in views for row in np.flatnonzero(v.live_docs).tolist()]
-    assert sorted(documents) == sorted({entry.hash for entry in found}), "documents and entries do not belong together"
+    entered = {entry.hash for entry in found}
+    twice = {key.hex() for key in documents if documents.count(key) > 1} if len(documents) != len(set(documents)) else set()
+    alone = {key.hex() for key in set(documents) - entered}, {entry.path for entry in found if entry.hash not in set(documents)}
+    assert not twice and alone == (set(), set()), f"there twice: {twice}; documents without an entry, paths without a document: {alone}"
     assert (generation.root.n_docs, generation.root.n_entries) == (len(documents), len(found)), "the root counts wrongly"
     return found
 

@@ -79,16 +79,21 @@ def _replaced(newest: Generation, page: ShardPage, group: Group, built: Sequence
     at = next((i for i, other in enumerate(pages) if other.buckets == page.buckets), None)
     if at is None:
         return None
-    now = {ref.id: ref for ref in pages[at].segments}
-    if any(old.id not in now or now[old.id].buckets != old.buckets for old in group):
+    now = {_place(ref): ref for ref in pages[at].segments}
+    if any(_place(old) not in now for old in group):
         return None
-    merged = [ref for ref in (_without(newest, group, [now[old.id] for old in group], ref) for ref in built) if ref is not None]
-    first, ids = group[0].id, {old.id for old in group}
+    merged = [ref for ref in (_without(newest, group, [now[_place(old)] for old in group], ref) for ref in built) if ref is not None]
+    first, places = _place(group[0]), set(map(_place, group))
     segments: list[SegmentRef] = []
     for ref in pages[at].segments:
-        segments += merged if ref.id == first else [] if ref.id in ids else [ref]
+        segments += merged if _place(ref) == first else [] if _place(ref) in places else [ref]
     pages[at] = pages[at].model_copy(update={"segments": tuple(segments)})
     return pages
+
+
+def _place(ref: SegmentRef) -> tuple[str, tuple[int, int]]:
+    """What tells a reference from all others of a page: once shards were split and joined again, several refer to one segment."""
+    return ref.id, ref.buckets
 
 
 def _without(newest: Generation, before: Group, after: Sequence[SegmentRef], merged: SegmentRef) -> SegmentRef | None:

@@ -12,11 +12,14 @@ from test_two_jobs import contents, from_scratch
 from test_update import FILES, WORDS, edit_at_random, random_files
 from test_writing import push, writer_of
 
+from shards.compaction import _replaced as replaced
 from shards.compaction import merge_step
+from shards.drafts import Tally, specs_of
 from shards.manifest import FileRef, SegmentRef, ShardPage
 from shards.merging import FAN, FLOOR_BYTES, FULL_BYTES, due, live_bytes, merge_debt
-from shards.segment import Tombstones
+from shards.segment import Tombstones, pack_entries
 from shards.store import open_store
+from shards.worker import SegmentTask, sorted_hashes
 
 FILE = FileRef.of("f", b"x")
 
@@ -109,7 +112,7 @@ def test_sums_and_answers_equal_those_of_an_index_from_scratch_through_insert_de
     engine = Engine(tmp_path, layers)
     merges = dropped = 0
     for step in range(14):
-        n_shards = rng.choice([None, None, None, 2])
+        n_shards = rng.choice([None, None, 1, 2, 3])  # pieces of a segment come to lie on one page again
         outcome = engine.index(source, calibrate=False, allow_shrink=True, n_shards=n_shards)
         merges += outcome.merged
         dropped += sum(ref.n_dead_docs for page in engine.generation().pages for ref in page.segments)
@@ -144,6 +147,29 @@ def test_a_merge_is_a_generation_that_says_the_same(tmp_path):
     assert [len(page.segments) for page in engine.generation().pages] == [1]
     assert contents(engine) == before
     assert merge_step(writer) is None
+    writer.close()
+
+
+def test_pieces_of_one_segment_on_one_page_are_merged_as_what_they_are(tmp_path):
+    """Shards were split and joined again, so a page refers to a segment twice, of which a merge may take one piece or both."""
+    engine = Engine(tmp_path)
+    source = write_files(tmp_path / "src", {f"d{i}.txt": f"{WORDS[i % len(WORDS)]} is number {i}.\n" for i in range(40)})
+    for n_shards in (1, 2, 1):
+        engine.index(source, n_shards=n_shards, calibrate=False)
+    writer = writer_of(engine)
+    for i in range(FAN - 2):
+        push(writer, {f"p{i}": f"{WORDS[i]} is number {i}.\n"}, applied=i + 1)
+    (page,), before = engine.generation().pages, contents(engine)
+    assert [ref.id for ref in page.segments].count(page.segments[0].id) == 2
+    one = page.segments[1:]  # the second piece and what was pushed
+    newest = engine.generation()
+    built = writer.build(
+        [SegmentTask(0, page.buckets, (), sorted_hashes([]), pack_entries(()), one, {}, b"one piece")], specs_of(newest.root), Tally()
+    )
+    (after,) = replaced(newest, page, one, built[0])
+    assert sum(ref.n_docs for ref in after.segments) == newest.root.n_docs
+    assert merge_step(writer) is not None and [len(page.segments) for page in engine.generation().pages] == [1]
+    assert contents(engine) == before
     writer.close()
 
 
