@@ -57,7 +57,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--minutes", type=float, default=1.0, help="how long (default: 1)")
     p.add_argument("--seed", type=int, default=0, help="of strikes and load (default: 0)")
     p.add_argument("--nodes", type=int, default=4, help="of the cluster, its head included (default: 4)")
-    p.add_argument("--replicas", type=int, default=2, help="of each shard, and coordinators (default: 2)")
+    p.add_argument("--replicas", type=int, default=2, help="of each shard (default: 2)")
+    p.add_argument("--coordinators", type=int, help="that answer (default: one more than replicas; one replica: one). A killed one's "
+                   "successor takes 5 s on a quiet machine and over 10 on a busy one, and strikes come every 10")  # fmt: skip
     p.add_argument("--every-s", type=float, default=10.0, help="seconds between two strikes (default: 10)")
     p.add_argument("--clients", type=int, default=4, help="that search at a time (default: 4)")
     p.add_argument("--budget-ms", type=int, default=5_000, help="of each search (default: 5000)")
@@ -126,7 +128,8 @@ def service_of(args: argparse.Namespace, store: str, folder: Path) -> tuple[Sett
     settings = Settings.load(environment, **given, port=free_port(), namespace=NAMESPACE)
     service = settings.service_settings()
     cluster = service.cluster.model_copy(update={"replicas": args.replicas})
-    front = service.front.model_copy(update={"own_listener": not args.proxy, "coordinators": args.replicas})
+    coordinators = args.coordinators or (args.replicas + 1 if args.replicas > 1 else 1)
+    front = service.front.model_copy(update={"own_listener": not args.proxy, "coordinators": coordinators})
     return settings, service.model_copy(update={"cluster": cluster, "front": front})
 
 

@@ -2,8 +2,9 @@
 
 All thresholds are levels of tests against the corpus's own probes and queries without an answer; nothing is tuned per collection and
 no labels are needed. Where the corpus has learnt to tell its own sentences from nonsense (`shards.answerability`), that decides
-"none"; in a small corpus only where chance gives hits this good, too. Otherwise "none", which empties the answer, takes two findings:
-chance alone gives hits this good, and some space finds less than it finds for almost any of the corpus's own sentences of this length.
+"none". Otherwise "none", which empties the answer, takes two findings: chance alone gives hits this good, and some space finds less
+than it finds for almost any of the corpus's own sentences of this length. A small corpus has learnt too little to refuse by that alone:
+there it takes all three.
 """
 
 import math
@@ -97,8 +98,8 @@ def judge(
             derived texts say (summaries, questions) is a hypothesis about the source, and never strong.
     none:   nothing found; or no exact match rarer than chance, and more like one kind of nonsense than almost any of the
             corpus's own sentences is (`shards.answerability`; never where spaces were named, or where a space that does not look at
-            texts, such as one of images, has what chance would hardly give; of a small corpus E > 0.05 as well); or, where that
-            was not learnt, E > 0.05, no such match, and a similarity space that finds less than for almost any of the corpus's own
+            texts, such as one of images, has what chance would hardly give); or, where that was not learnt, and of a small corpus
+            as well, E > 0.05, no such match, and a similarity space that finds less than for almost any of the corpus's own
             sentences of this length (a test at level 0.05 over all spaces).
     weak:   everything between, and always where no null model was fitted yet.
 
@@ -114,9 +115,8 @@ def judge(
     margins = answer_margins(fused, spaces, nulls, text)
     refused = {kind: margin for kind, margin in margins.items() if margin < 0}
     rare = log_evalue <= math.log(CHANCE_EVALUE)
-    if refused and rare and nulls is not None and nulls.answerability is not None and not nulls.answerability.is_sure:
-        refused = {}
-    if refused and not explicit and (exact is None or exact[0] > 0) and not _seen_elsewhere(fused, spaces, nulls, log_evalue):
+    sure = nulls is not None and nulls.answerability is not None and nulls.answerability.is_sure
+    if refused and sure and not explicit and (exact is None or exact[0] > 0) and not _seen_elsewhere(fused, spaces, nulls, log_evalue):
         return "none", REFUSALS[min(refused, key=lambda kind: refused[kind])]
     fitted = "normal" not in fused.nulls
     of_sources = float(fused.log_evalues_of_sources.min())
@@ -129,7 +129,7 @@ def judge(
         why = f"queries without an answer here seldom find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
         if of_sources > math.log(CHANCE_EVALUE):
             why = f"what stands out are texts about documents, not the documents themselves (E = {math.exp(log_evalue):.1g})"
-    if margins and not explicit:
+    if margins and not explicit and (sure or not refused):
         return "weak", why
     n_words = count_words(text) if n_words is None and text is not None else n_words
     ps = conformal_ps(fused, spaces, nulls, n_words)
