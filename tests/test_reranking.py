@@ -533,7 +533,7 @@ def test_over_http_the_server_reranks_by_its_settings_unless_it_is_told_otherwis
     settings = HostSettings(store_url=engine.store.url, cache_dir=engine.folder / "cache", models_dir=engine.resources.models)
     asked = {"corpus": "c", "budget_ms": 60_000} | ASKED
     with (
-        running(local_coordinator(settings, rerank=Rerank(model=model, depth=5))) as url,
+        running(local_coordinator(settings, rerank=Rerank(model=model, depth=5)), reranker=model) as url,
         httpx.Client(base_url=url, timeout=60) as session,
     ):
         by_itself = session.post("/v1/search", json=asked)
