@@ -317,20 +317,23 @@ class Calibrator:
                 return seen
             return replace(seen, features=features(fused, facts, names, example.text, looked))
 
-        seen: dict[str, list[Seen]] = {"shuffled": []}
+        seen: dict[str, list[Seen]] = {kind: [] for kind in ("shuffled", "topic", "random", "")}
         with ThreadPoolExecutor(self.threads) as pool:
             for i, (example, result) in enumerate(zip(asked, _map(pool, generation)(look, asked), strict=True)):
-                seen.setdefault(example.kind, []).append(result)
+                seen[example.kind].append(result)
                 self.report("what is answered here", i + 1, len(asked), "queries")
         learnt = likeness = None
         if words is not None:
-            examples = {kind: np.array([s.features for s in results if s.features is not None]) for kind, results in seen.items()}
-            kinds = {"topic": np.concatenate([examples["topic"], examples["random"]])}
+
+            def examples(*kinds: str) -> Array:
+                return np.array([s.features for kind in kinds for s in seen[kind] if s.features is not None])
+
+            kinds = {"topic": examples("topic", "random")}
             # Where neighbours tell little of shuffled words, a test against these would go by what they find, which is more than own
             # sentences find whose source is seen without them: it refused 6 of 10 judged questions of xquad-de.
             if words.n_words >= SURE_WORDS:
-                kinds["order"] = examples["shuffled"]
-            learnt = Answerability.fit(feature_names(names), names, examples[""], kinds, words, UNUSED)
+                kinds["order"] = examples("shuffled")
+            learnt = Answerability.fit(feature_names(names), names, examples(""), kinds, words, UNUSED)
             # Sentences about something else are a null of the corpus where its language makes them sentences.
             if learnt is not None and words.n_words >= MIN_PAIRED and understands(words):
                 likeness = SentenceLikeness.fit(*([(s.words, s.n_words) for s in seen[kind]] for kind in ("topic", "shuffled")))

@@ -1,8 +1,8 @@
 """How much each space's surprise counts: fitted on the corpus's own cloze probes, without labels.
 
 Each probe is a choice among documents, of which one is right; the weights make the right ones likeliest under a softmax of the
-weighted sum of surprises (conditional logit: McFadden 1974). A space that does not surely help to tell them apart gets 0, two spaces
-that say the same share one weight.
+weighted sum of surprises (conditional logit: McFadden 1974). A space that does not surely help to tell them apart gets 0, and so does
+one of two that say the same.
 """
 
 import itertools

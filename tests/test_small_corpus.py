@@ -44,3 +44,17 @@ def test_its_margin_is_above_zero_for_what_it_answers_alone(engine, question, an
     answer = engine.search(question, explain=True)
     assert (answer.answerable > 0) == answered
     assert (answer.verdict != "none") == answered
+
+
+def test_a_corpus_of_few_different_words_that_nobody_else_uses_is_indexed_and_searched(tmp_path):
+    """Logs, say: all words are common ones, so no sentence about something else can be made of its own, and no other is in its words."""
+    words = [f"w{chr(97 + i % 26)}{chr(97 + i // 26)}x" for i in range(100)]
+    source = tmp_path / "source"
+    source.mkdir()
+    for i in range(80):
+        lines = (" ".join(words[(7 * i + 3 * j + k * k) % 100] for k in range(12)) + "." for j in range(15))
+        (source / f"{i}.txt").write_text("\n".join(lines).capitalize(), "utf-8")
+    engine = Engine(tmp_path, ["bm25"])
+    engine.index(source)
+    assert engine.generation().nulls.answerability is None
+    assert engine.search(" ".join(words[:4]), keep_all=True).hits
