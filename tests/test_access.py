@@ -11,6 +11,8 @@ from urllib.parse import unquote
 
 import httpx
 import pytest
+import uvicorn
+from annotated_types import Le
 from engine import Engine, write_files
 from scripted_coordinator import HASH, KEY, Scripted, eventually, running
 from self_signed import self_signed
@@ -23,6 +25,7 @@ from serve.connections import MAX_HEAD_BYTES, options
 from serve.keys import Key, new_key
 from serve.limits import Limits
 from serve.local import local_coordinator, local_pushes
+from serve.schema import SearchRequest
 from shards.errors import BadSpec, NotFound
 
 MADE = datetime.now(UTC)
@@ -409,6 +412,12 @@ def test_why_a_server_is_not_ready_is_told_to_its_own_machine_and_to_who_has_a_k
 
 
 # --- connections -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_stays_open_for_longer_than_clients_are_told_to_wait():
+    """A refusal asks for a wait of up to the budget of a search, and the client comes back on the connection it has."""
+    longest_s = max(limit.le for limit in SearchRequest.model_fields["budget_ms"].metadata if isinstance(limit, Le)) / 1000
+    assert uvicorn.Config("application:none", **options(None)).timeout_keep_alive > longest_s
 
 
 @pytest.fixture(scope="module")
