@@ -184,7 +184,7 @@ def _by_probes(choices: Choices, weights: Array, there: Array, gone: Array) -> f
     without = np.array([presence(rest, weights) for _, rest in choices.choices])
     if len(with_right) < N_FOLDS:
         return float("nan")
-    model = _regression().fit(np.vstack([with_right, without]), np.repeat([1, 0], len(with_right)))
+    model = regression().fit(np.vstack([with_right, without]), np.repeat([1, 0], len(with_right)))
     return auc(model.decision_function(there), model.decision_function(gone))
 
 
@@ -196,7 +196,7 @@ def _by_judgements(there: Array, gone: Array) -> float:
         return float("nan")
     queries = np.tile(np.arange(n), 2)
     told = cross_val_predict(
-        _regression(),
+        regression(),
         np.vstack([there, gone]),
         np.repeat([1, 0], n),
         groups=queries,
@@ -206,7 +206,7 @@ def _by_judgements(there: Array, gone: Array) -> float:
     return auc(told[:n], told[n:])
 
 
-def _regression():  # type: ignore[no-untyped-def]
+def regression():  # type: ignore[no-untyped-def]
     """A logistic regression of standardised numbers, held back by a prior as strong as some dozens of queries."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

@@ -38,7 +38,11 @@ def add_options(p: argparse.ArgumentParser) -> None:
     group.add_argument("--splits", nargs="?", const=SPLITS, metavar="N,…", help=f"shards by topic (default: {SPLITS}); in a copy")
     group.add_argument("--costs", action="store_true", help="time and bytes of a query by coupling and number of spaces")
     group.add_argument("--predictors", action="store_true", help="WIG, NQC, SMV and clarity beside E and the margin, against nDCG@10")
-    group.add_argument("--study", action="store_true", help="variants of fusion that were tried, with their curves")
+    group.add_argument(
+        "--study",
+        action="store_true",
+        help="variants of fusion that were tried, with their curves; with --foreign also how well what is answered could be told at best",
+    )
 
 
 def any_asked(args: argparse.Namespace) -> bool:
@@ -101,9 +105,10 @@ def ask(
 
         found.append(measure_costs(settings, corpus, judged, _couplings("evidence", *args.couplings.split(",")), progress))
     if args.study:
-        from jobs import fusion_study
+        from jobs import answered_study, fusion_study
 
         found += fusion_study.run(args, settings, corpus, judged, progress)
+        found += answered_study.run(args, settings, corpus, judged, progress)
     return found
 
 
