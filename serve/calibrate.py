@@ -7,7 +7,7 @@ scanned by a few threads.
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -57,6 +57,10 @@ N_EXAMPLES = 3 * N_PROBES // 2  # sentences that tell what is answered; 256 make
 # What a derived space counts that no cloze probe could try: less than the spaces whose texts it is made of, which it mostly repeats.
 UNTRIED = 0.5
 MIN_SENSE = 4  # words; fewer make sense in any order
+# Shuffled queries as long as several sentences: how many, and of how many sentences each, so that lengths are spread evenly in their
+# logarithm. People paste paragraphs: half of cisi's questions have more than 65 words.
+N_AT_LENGTH, SENTENCES = 48, (2, 3, 4, 6, 8, 12)
+AT_LENGTH = b"at length"  # salt: other words than those of the others
 
 
 def sample(shards: list[Shard], where: Predicate = EVERYTHING, n: int = N_OFFERED) -> list[tuple[bytes, bytes]]:
@@ -273,9 +277,9 @@ class Calibrator:
         words = counted.result() if counted is not None and whole and len(kept) >= MIN_EXAMPLES else None
         # In length like sentences and like what people ask, some at length.
         lengths = [*kept[::2], *shorten(kept)] or [*probes[::2], *shorten(probes)]
-        at_length = (lengths[i : i + 3] for i in range(0, len(kept) // 2, 6))
-        lengths += [Probe(b"", " ".join(probe.text for probe in some)) for some in at_length]
-        shuffled = shuffle_words(word_pools(documents), lengths, n_queries=max(len(lengths), N_EXAMPLES))
+        pools = word_pools(documents)
+        shuffled = shuffle_words(pools, lengths, n_queries=max(len(lengths), N_EXAMPLES))
+        shuffled += shuffle_words(pools, at_length(kept or list(probes)), AT_LENGTH, N_AT_LENGTH)
         asked = [Example("shuffled", text) for text in shuffled]
         if words is not None:
             foreign = strangers([p for p in lengths if p.n_words >= MIN_SENSE], words)
@@ -360,6 +364,15 @@ class Calibrator:
             return [], None
         plan = Plan(Everything(), tuple(queries), n_details=0, budget_s=60.0)
         return queries, search(shards, plan, Budget(plan.budget_s))
+
+
+def at_length(sentences: Sequence[Probe]) -> list[Probe]:
+    """As long as several sentences each, in turn of SENTENCES; none of no sentences."""
+    found = []
+    for i in range(N_AT_LENGTH if sentences else 0):
+        some = [sentences[(i * SENTENCES[-1] + j) % len(sentences)] for j in range(SENTENCES[i % len(SENTENCES)])]
+        found.append(Probe(b"", " ".join(probe.text for probe in some)))
+    return found
 
 
 def _reads(space: Space) -> bool:

@@ -12,8 +12,9 @@ from shards.probes import count_words
 from shards.sentence_likeness import SentenceLikeness
 from shards.word_order import WordOrder
 
-# 1: JSON alone, without what tells nonsense. 2: an array file. 3: with `selections`. 4: with `likeness`, and `sentence` in `fused`.
-FORMAT = 4
+# 1: JSON alone, without what tells nonsense. 2: an array file. 3: with `selections`. 4: with `likeness`, and `sentence` in `fused`. 5: the
+# `mean` of `fused` has up to four terms.
+FORMAT = 5
 NO_HOME = {"home_maxima": [], "home_words": []}  # format 1 had raw scores there
 
 
@@ -111,7 +112,7 @@ class CorpusNulls:
         old = data.startswith(b"{")
         words, metadata = ({}, {"nulls": data.decode()}) if old else array_files.parse(data, what)
         value = json.loads(metadata["nulls"])
-        if value.get("format") not in ((1,) if old else (2, 3, FORMAT)):
+        if value.get("format") not in ((1,) if old else (2, 3, 4, FORMAT)):
             raise ValueError(f"Null models have format {value.get('format')!r}; this build reads 1 to {FORMAT}. Refit them.")
         fused, learnt = value["fused"], None if old else value["answerability"]
         return cls(

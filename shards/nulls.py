@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from shards.probes import N_PROBES
 from shards.types import Array, Moments, merge_moments
@@ -60,6 +59,8 @@ def evidence_cap(n_units: int, n_probes: int = N_PROBES) -> float:
 
 def normal_surprise(z: Array, n_units: int) -> Array:
     """Surprise without a table, from the normal tail: for a fresh corpus and for one of fewer than 30 units."""
+    from scipy.special import log_ndtr  # 20 MB, which an engine that only filters need not have
+
     return soft_cap(np.where(np.isneginf(z), 0.0, -log_ndtr(-z)), evidence_cap(n_units))
 
 
@@ -325,9 +326,9 @@ class FusedNull:
     """What fused evidence the best hit of a query has that is not answered here: a Gumbel distribution that depends on the query.
 
     x is the ln of the query's words, at most `max_words`; s, from 0 to 1, how much like a sentence they stand
-    (`shards.sentence_likeness`). mean: of evidence, mean[0] + mean[1] x + mean[2] x^2 + sentence[0] s; log_scale: of its spread,
-    exp(log_scale[0] + log_scale[1] x + sentence[1] s), both in nats; mu, beta: mode and scale of what is left, (evidence - mean) / spread.
-    (One spread for all lengths would be three times too small for two words and twice too large for forty.)
+    (`shards.sentence_likeness`). mean: of evidence, mean[0] + mean[1] x + mean[2] x^2 + mean[3] x^3 + sentence[0] s; log_scale: of its
+    spread, exp(log_scale[0] + log_scale[1] x + sentence[1] s), both in nats; mu, beta: mode and scale of what is left,
+    (evidence - mean) / spread. (One spread for all lengths would be three times too small for two words and twice too large for forty.)
     n_docs: documents of the corpus when it was fitted. spaces: the similarity spaces that were asked, in order of name; the sum
     over others has another distribution. max_words: of the longest query of the fit.
     """
@@ -355,14 +356,15 @@ class FusedNull:
 
         likeness: (n,) float64 of each, None where that is not known; shares: (n,) float64 what each weighs, None for all the same.
         The mean by least squares, the spread from the logarithms of what that leaves, the mean again with weights, and the Gumbel by
-        L-moments (Hosking 1990). Of fewer than three lengths less is learnt.
+        L-moments (Hosking 1990). Of fewer than four lengths less is learnt. (Evidence rises to some five words, falls, and stays
+        from some fifty on: a square puts queries of 100 words a nat too low.)
         """
         values, lengths = np.asarray(best, np.float64), np.maximum(np.asarray(n_words, np.int64), 1)
         n = len(values)
         if n < MIN_KNOWN_ITEMS:
             return None
         share = np.full(n, 1.0 / n) if shares is None else shares / shares.sum()
-        terms = min(len(np.unique(lengths)), 3)
+        terms = min(len(np.unique(lengths)), 4)
         design = np.log(lengths)[:, None] ** np.arange(terms)
         told = np.zeros((n, 0)) if likeness is None else likeness[:, None]
         of_mean, of_scale = np.hstack([design, told]), np.hstack([design[:, :2], told])

@@ -49,7 +49,7 @@ class Executor(Protocol):
 
 Report = Callable[[str, int, int, str], None]  # step, done, total, unit
 Calibrate = Callable[[Generation], bytes | None]  # null models of an unpublished generation, as the bytes of their file
-NULLS_SUFFIX = ".4.safetensors"  # 4: their format, `shards.corpus_nulls.FORMAT`
+NULLS_SUFFIX = ".5.safetensors"  # 5: their format, `shards.corpus_nulls.FORMAT`
 
 
 class Writer:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import gumbel_r, kstest, norm
 
+from serve.calibrate import N_AT_LENGTH, at_length
 from shards.corpus_nulls import CorpusNulls
 from shards.errors import Corrupt
 from shards.nulls import (
@@ -27,6 +28,7 @@ from shards.nulls import (
     standardise,
     surprise,
 )
+from shards.probes import Probe
 from shards.types import Moments
 
 
@@ -252,6 +254,35 @@ def test_fused_evalue_is_calibrated_for_every_length():
         e = np.exp(fit.log_evalue(evidence(np.full(2000, n_words)), 1000, n_words))
         assert kstest(-np.expm1(-e), "uniform").statistic < 0.12
     assert fit.log_evalue(np.array([9.0]), 1000, 400) == fit.log_evalue(np.array([9.0]), 1000, 40)
+
+
+def test_fused_evalue_holds_for_pasted_paragraphs_where_evidence_falls_no_further():
+    print("seed 8")
+    rng = np.random.default_rng(8)
+
+    def evidence(n_words):  # means and spreads as on cisi: they fall up to some fifty words and hardly further
+        x, at = np.log(n_words), np.log([2, 5, 11, 22, 37, 57, 110, 250])
+        scale = np.interp(x, at, [3.8, 2.0, 1.9, 1.3, 1.0, 1.0, 0.9, 0.9]) * np.sqrt(6) / np.pi
+        return (
+            np.interp(x, at, [10.6, 12.3, 11.5, 10.8, 9.6, 9.2, 8.65, 8.6])
+            + gumbel_r.rvs(-np.euler_gamma, 1.0, len(x), random_state=rng) * scale
+        )
+
+    short, long = np.tile([1, 2, 3, 4, 6, 8, 12, 20, 30, 40], 30), np.tile([50, 75, 100, 150, 200, 300], 8)
+    lengths = np.concatenate([short, long])
+    fit = FusedNull.fit(evidence(lengths), lengths, 1000, [])
+    distances = []
+    for n_words in (2, 4, 5, 8, 15, 30, 65, 120, 250):
+        e = np.exp(fit.log_evalue(evidence(np.full(2000, n_words)), 1000, n_words))
+        distances.append(kstest(-np.expm1(-e), "uniform").statistic)
+    assert np.mean(distances) < 0.1, distances
+
+
+def test_queries_at_length_are_spread_evenly_whatever_the_number_of_sentences():
+    for n in (1, 5, 128):
+        made = at_length([Probe(b"", "ten words " * 5) for _ in range(n)])
+        assert [p.n_words for p in made[:6]] == [20, 30, 40, 60, 80, 120] and len(made) == N_AT_LENGTH
+    assert at_length([]) == []
 
 
 def test_json_round_trip_is_exact_and_small():
