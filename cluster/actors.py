@@ -73,6 +73,7 @@ def start_host(node: str, settings: HostSettings, namespace: str, actor: ActorCl
         threads=settings.threads,
         models_dir=str(settings.models_dir) if settings.models_dir else None,
         endpoints=dict(settings.endpoints),
+        modules=settings.plugins,
     )
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cluster.load import Work
 from shards.cache import FileCache
@@ -26,7 +26,10 @@ from shards.errors import NotFound, SondageError, StoreError
 from shards.generation import Generation
 from shards.layers.contract import Resources
 from shards.memory import mapped, private_bytes, process_bytes
+from shards.nlql.answers import RowAnswer, unlooked
+from shards.nlql.plan import RowPlan
 from shards.plan import Everything, Plan, Predicate, SpaceQuery
+from shards.plugins import PROCESS, Plugins, load
 from shards.references import erased_files
 from shards.segment import Segment
 from shards.shard import Shard, search
@@ -34,6 +37,8 @@ from shards.store import Store, open_store
 from shards.types import EXCERPT_BYTES, Array, Budget, Candidates, Detail, LayerStatus, LinesAround
 
 logger = logging.getLogger(__name__)
+
+Request, Answer = TypeVar("Request"), TypeVar("Answer")
 
 # Per corpus: g and g - 1, so that queries begun on the old one end on it, and two older ones that somebody asks for.
 GENERATIONS_KEPT = 4
@@ -57,6 +62,17 @@ class HostRequest:
     generation: int
     shards: tuple[int, ...]
     plan: Plan
+    key: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRequest:
+    """One query for rows of some of a host's shards. key: as of `HostRequest`."""
+
+    corpus: str
+    generation: int
+    shards: tuple[int, ...]
+    plan: RowPlan
     key: int = 0
 
 
@@ -96,7 +112,8 @@ class DocumentText:
 class Host:
     """Shards of any corpora below one store, opened on demand. Safe for many threads.
 
-    threads: searches that run at once; the compiled loops release the interpreter's lock.
+    threads: searches that run at once; the compiled loops release the interpreter's lock. plugins: of an engine in this process its own.
+    modules: that register what queries and layers name, loaded before anything is opened. Raises BadSpec for one that cannot be.
     """
 
     def __init__(
@@ -109,10 +126,14 @@ class Host:
         models_dir: str | None = None,
         endpoints: Mapping[str, EndpointSettings] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        plugins: Plugins = PROCESS,
+        modules: Sequence[str] = (),
     ):
+        for module in modules:
+            load(module)
         self.store = open_store(store_url, **(store_options or {}))
         self.cache = FileCache(Path(cache_dir).expanduser(), cache_bytes)
-        self.resources = Resources(endpoints=endpoints or {})
+        self.resources = Resources(endpoints=endpoints or {}, plugins=plugins)
         if models_dir:
             self.resources = replace(self.resources, models=Path(models_dir))
         self._generations: OrderedDict[tuple[str, int], Generation] = OrderedDict()
@@ -230,6 +251,9 @@ class Host:
             except (SondageError, OSError) as error:  # queries will say so of this shard; the others must not stay cold for it
                 logger.warning("corpus=%s generation=%d shard=%d event=open_failed reason=%s", corpus, generation, number, error)
         if plan is not None and opened:
+            from shards.nlql.scan import load_kernels
+
+            load_kernels()
             self._search(HostRequest(corpus, generation, tuple(opened), plan), Budget(plan.budget_s))
         self._let_go(corpus)
         sample = next(filter(None, map(_first_words, opened.values())), "")
@@ -239,14 +263,21 @@ class Host:
 
     def search(self, requests: Sequence[HostRequest]) -> list[Candidates]:
         """Answers to a batch of queries, in order; a request that fails as a whole answers with its failure as coverage."""
+        return self._answers(requests, self._search)
+
+    def rows(self, requests: Sequence[RowsRequest]) -> list[RowAnswer]:
+        """Answers to a batch of queries for rows, in order; what a row raises is in the answer."""
+        return self._answers(requests, self._rows)
+
+    def _answers(self, requests: Sequence[Request], answer: Callable[[Request, Budget], Answer]) -> list[Answer]:
         budgets = [Budget(request.plan.budget_s) for request in requests]
         keys = {request.key: budget for request, budget in zip(requests, budgets, strict=True) if request.key}
         self._budgets |= keys
         try:
             with self._work.in_hand(len(requests)):
                 if len(requests) == 1 or self._usual_s < TURN_S:
-                    return list(map(self._search, requests, budgets))
-                return list(self._pool.map(self._search, requests, budgets))
+                    return list(map(answer, requests, budgets))
+                return list(self._pool.map(answer, requests, budgets))
         finally:
             for key in keys:
                 self._budgets.pop(key, None)
@@ -268,23 +299,44 @@ class Host:
                 self._turn.release()
 
     def _search(self, request: HostRequest, budget: Budget) -> Candidates:
+        return self._timed(self._search_now, request, budget)
+
+    def _rows(self, request: RowsRequest, budget: Budget) -> RowAnswer:
+        return self._timed(self._rows_now, request, budget)
+
+    def _timed(self, answer: Callable[[Request, Budget], Answer], request: Request, budget: Budget) -> Answer:
         with self._in_turn():
             begun = time.monotonic()
             with self._work.running():
-                found = self._search_now(request, budget)
+                found = answer(request, budget)
             took_s = time.monotonic() - begun
             self._usual_s += 0.1 * (took_s - self._usual_s)
             self._work.did(request.corpus, len(request.shards), took_s)
             return found
 
-    def _search_now(self, request: HostRequest, budget: Budget) -> Candidates:
-        plan, opened, failed = request.plan, [], []
+    def _opened(self, request: HostRequest | RowsRequest) -> tuple[list[Shard], dict[int, str]]:
+        """The shards that a request names, and why others of them cannot be opened, by number."""
+        opened, failed = [], {}
         for number in request.shards:
             try:
                 opened.append(self.shard(request.corpus, request.generation, number))
             except (SondageError, OSError) as error:
                 logger.warning("corpus=%s shard=%d event=open_failed reason=%s", request.corpus, number, error)
-                failed.append(unsearched(plan, [number], "failed", str(error)))
+                failed[number] = str(error)
+        return opened, failed
+
+    def _rows_now(self, request: RowsRequest, budget: Budget) -> RowAnswer:
+        from shards.nlql.scan import run_rows  # with it comes what only queries need
+
+        opened, failed = self._opened(request)
+        found = run_rows(opened, request.plan, budget, self.resources.plugins)
+        lost = [status for number, reason in failed.items() for status in unlooked(request.plan, [number], "failed", reason)]
+        return replace(found, status=(*found.status, *lost))
+
+    def _search_now(self, request: HostRequest, budget: Budget) -> Candidates:
+        plan = request.plan
+        opened, reasons = self._opened(request)
+        failed = [unsearched(plan, [number], "failed", reason) for number, reason in reasons.items()]
         answer = search if plan.deeper is None else deepen
         found = answer(opened, plan, budget) if opened else nothing(len(plan.queries))
         if failed:
@@ -360,6 +412,7 @@ class Host:
         with self._lock:
             segments = {corpus: list(held.values()) for corpus, held in self._segments.items()}
             views = [(key[0], view) for key, shard in self._shards.items() for view in shard.views]
+            rows = [(key[0], kept) for key, shard in self._shards.items() for kept in list(shard.kept.values())]
         arrays: dict[tuple[str, str], list[Array]] = {}
         readers: dict[tuple[str, str], list[Any]] = {}
         for corpus, held in segments.items():
@@ -371,6 +424,8 @@ class Host:
                 readers.setdefault((corpus, space), []).append(reader)
             own = [view.live_docs, view.live_entries, view.entry_docs, view.doc_prefixes, view.entry_prefixes]
             readers.setdefault((corpus, "documents"), []).extend(own)
+        for corpus, kept in rows:
+            readers.setdefault((corpus, "documents"), []).append(kept)
         found: dict[str, dict[str, dict[str, int | None]]] = {}
         for corpus, what in sorted(arrays.keys() | readers.keys()):
             files, private = mapped(arrays.get((corpus, what), ())), private_bytes(readers.get((corpus, what), ()))

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cluster.batching import Overloaded, without_return
-from cluster.host import DetailsRequest, DocumentText, Host, HostRequest, Opened, unsearched
+from cluster.host import DetailsRequest, DocumentText, Host, HostRequest, Opened, RowsRequest, unsearched
 from cluster.protocol import EVERYWHERE, Spans
 from shards.errors import StoreError
+from shards.nlql.answers import RowAnswer, unlooked
+from shards.nlql.plan import RowPlan
 from shards.plan import Plan, Predicate, SpaceQuery
 from shards.types import EXCERPT_BYTES, Candidates, Detail, LinesAround
 
@@ -41,6 +43,18 @@ class LocalSearcher:
             return await self._run(work, plan.budget_s)
         except TimeoutError:
             return [unsearched(plan, shards, "late", f"this process: no answer within {plan.budget_s:.3g} s")]
+
+    async def rows(self, corpus: str, generation: int, n_shards: int, plan: RowPlan) -> list[RowAnswer]:
+        shards = tuple(range(n_shards))
+
+        def work(remaining_s: float) -> list[RowAnswer]:
+            return self._host.rows([RowsRequest(corpus, generation, shards, replace(plan, budget_s=without_return(remaining_s)))])
+
+        try:
+            return await self._run(work, plan.budget_s)
+        except TimeoutError:
+            reason = f"this process: no answer within {plan.budget_s:.3g} s"
+            return [RowAnswer(status=unlooked(plan, shards, "late", reason))]
 
     async def details(
         self,

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from cluster.host import DocumentText, Opened
+from shards.nlql.answers import RowAnswer
+from shards.nlql.plan import RowPlan
 from shards.plan import Everything, Plan, Predicate, SpaceQuery
 from shards.types import EXCERPT_BYTES, Candidates, Detail, LinesAround
 
@@ -21,6 +23,11 @@ class Searcher(Protocol):
         """One answer per host. Their coverage names each space of the plan on each of the `n_shards` shards exactly once, so a
         shard that could not be asked is there too: state "late", "missing" or "failed", and why. Returns within
         `plan.budget_s`. Raises only TryAgain, before any work was done: Overloaded, or Unavailable where no host is up.
+        """
+
+    async def rows(self, corpus: str, generation: int, n_shards: int, plan: RowPlan) -> list[RowAnswer]:
+        """One answer per host, for `shards.nlql.merging.merge_rows`. Coverage as of `search`: of the rows themselves, and of each space
+        that is asked. What a row raises is in the answers. Returns within `plan.budget_s`. Raises only TryAgain, before any work was done.
         """
 
     async def details(

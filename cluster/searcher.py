@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.actor import ActorClass
@@ -20,19 +20,24 @@ from cluster.actors import CONTROL, HostActor
 from cluster.asking import Asking, HostAway, HostFailed, Part, Unavailable, Work
 from cluster.batching import Batcher
 from cluster.controller import Controller, call, first_line
-from cluster.host import DetailsRequest, DocumentText, HostRequest, Opened, unsearched
+from cluster.host import DetailsRequest, DocumentText, HostRequest, Opened, RowsRequest, unsearched
 from cluster.membership import QueryFailed, QueryMissed
 from cluster.placement import shard_of
+from cluster.placing import Aside
 from cluster.protocol import EVERYWHERE, Spans
 from cluster.routing import Routing
 from cluster.settings import ClusterSettings, HostSettings
 from cluster.sockets import AVAILABLE, METHODS, CallFailed, SocketClient
 from cluster.table import Table
 from shards.errors import SondageError, StoreError
+from shards.nlql.answers import RowAnswer, unlooked
+from shards.nlql.plan import RowPlan
 from shards.plan import Plan, Predicate, SpaceQuery
 from shards.types import EXCERPT_BYTES, Candidates, Detail, LinesAround
 
 logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found", Candidates, RowAnswer)
 
 # Queries in one call over a socket, which costs little: with more, host and coordinator wait for one another in turns (64 clients:
 # a fifth of both cores idle).
@@ -52,7 +57,9 @@ class RaySearcher:
         self._node = ray.get_runtime_context().get_node_id()
         self.controller = Controller(cluster, host, self._warm_host, self._abandon, self._told, self._changed, actor)
         self.routing = Routing(cluster, self._node)
-        self.table = Table(cluster, self.routing, self.controller.weights, self.controller.memory)
+        self._placed_anew = asyncio.Event()  # another one after each placement that was worked out aside
+        self._aside = Aside(self._has_placed)
+        self.table = Table(cluster, self.routing, self.controller.weights, self.controller.memory, self._aside)
         self.asking = Asking(
             self.routing, self._ask, lambda: self.controller.up, self._full, self._cancel, lambda: self.controller.doubted
         )
@@ -77,6 +84,7 @@ class RaySearcher:
         await asyncio.wait([*self._tasks, *self._opening.values()])
         if self._near is not None:
             self._near.close()
+        self._aside.close()
 
     # --- asking ------------------------------------------------------------------------------------------------------------
 
@@ -87,16 +95,44 @@ class RaySearcher:
             # Details at once spare a second journey. To this node's host that takes less than details of what is not shown.
             return HostRequest(corpus, generation, shards, replace(plan, n_details=0) if self._socket_to(node) else plan, key)
 
-        work = replace(self._work(corpus, generation, n_shards, "search", request), failed=_not_opened, without=_without)
+        return await self._answers(corpus, generation, n_shards, "search", request, plan.budget_s, partial(unsearched, plan))
+
+    async def rows(self, corpus: str, generation: int, n_shards: int, plan: RowPlan) -> list[RowAnswer]:
+        self.table.asked(corpus, generation, n_shards, None)
+
+        def request(_node: str, shards: tuple[int, ...], key: int) -> RowsRequest:
+            return RowsRequest(corpus, generation, shards, plan, key)
+
+        def lost(shards: Sequence[int], state: str, reason: str) -> RowAnswer:
+            return RowAnswer(status=unlooked(plan, shards, state, reason))
+
+        return await self._answers(corpus, generation, n_shards, "rows", request, plan.budget_s, lost)
+
+    async def _answers(
+        self,
+        corpus: str,
+        generation: int,
+        n_shards: int,
+        method: str,
+        request: Callable[[str, tuple[int, ...], int], Any],
+        budget_s: float,
+        lost: Callable[[Sequence[int], str, str], Found],
+    ) -> list[Found]:
+        """What hosts answer; and what `lost` says of shards of which there is no answer, in what state they are, and why."""
+        work = self._work(corpus, generation, n_shards, method, request)
+        if not any(work.placed):  # of so many shards that their first placement is still being worked out
+            await self._placed(corpus, n_shards, self.controller.membership.serving, budget_s, any_will_do=True)
+            work = self._work(corpus, generation, n_shards, method, request)
+        work = replace(work, failed=_not_opened, without=_without)
         answers = []
-        for part in await self.asking.parts(work, range(n_shards), plan.budget_s):
+        for part in await self.asking.parts(work, range(n_shards), budget_s):
             if part.error is None:
                 self._has_opened(work, n_shards, part)
                 answers.append(part.answer)
                 continue
-            for shards, state, reason in self._lost(work, part, plan.budget_s):
-                logger.warning("node=%s corpus=%s event=search_%s reason=%s", part.node, corpus, state, reason)
-                answers.append(unsearched(plan, shards, state, reason))
+            for shards, state, reason in self._lost(work, part, budget_s):
+                logger.warning("node=%s corpus=%s event=%s_%s reason=%s", part.node, corpus, method, state, reason)
+                answers.append(lost(shards, state, reason))
         return answers
 
     def _work(
@@ -279,7 +315,7 @@ class RaySearcher:
 
     def _cancel(self, node: str, method: str, key: int) -> None:
         """Tells a host that nobody waits for a search any more: threads cannot be stopped, but they look at their time."""
-        if method == "search" and node in self.controller.up:
+        if method in ("search", "rows") and node in self.controller.up:
             handle = self.controller.handle(node)
             ref = handle.cancel.options(concurrency_group=CONTROL).remote([key])
             ref.future().add_done_callback(lambda f: f.cancelled() or f.exception())
@@ -305,6 +341,24 @@ class RaySearcher:
 
     # --- opening -----------------------------------------------------------------------------------------------------------
 
+    async def _placed(
+        self, corpus: str, n_shards: int, nodes: tuple[str, ...], patience_s: float, any_will_do: bool = False
+    ) -> tuple[tuple[str, ...], ...]:
+        """`Table.placed` once it is worked out from what is known, or the time is over. any_will_do: also one that held before."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while True:
+                    found, news = self.table.placed(corpus, n_shards, nodes), self._placed_anew
+                    if (any_will_do and any(found)) or not nodes or self.table.is_placed(corpus, n_shards, nodes):
+                        return found
+                    await news.wait()
+        return self.table.placed(corpus, n_shards, nodes)
+
+    def _has_placed(self) -> None:
+        self._placed_anew.set()
+        self._placed_anew = asyncio.Event()
+        self._news.set()
+
     async def warm(
         self, corpus: str, generation: int, n_shards: int, replicas: int | None = None, size_bytes: Sequence[int] | None = None
     ) -> Opened:
@@ -314,7 +368,7 @@ class RaySearcher:
                 enough = partial(self._is_open, corpus, generation, n_shards)
                 await asyncio.wait_for(self.controller.all_ready(enough), self._settings.start_timeout_s)
             self._hosts_awaited = True
-        placed = self.table.placed(corpus, n_shards, self.controller.membership.serving)
+        placed = await self._placed(corpus, n_shards, self.controller.membership.serving, self._settings.start_timeout_s)
         shares = {node: tuple(s for s, on in enumerate(placed) if node in on) for node in self.controller.up}
         opening = {node: self._start_opening(node, corpus, generation, n_shards, shards) for node, shards in shares.items() if shards}
         # A host that goes away meanwhile keeps nobody waiting: a new generation must be seen while a node is being lost.
@@ -352,7 +406,7 @@ class RaySearcher:
         """Opens on a new process its share of what queries asked for lately, and asks it one of them."""
         nodes = tuple(sorted({*self.controller.membership.serving, node}))
         for corpus, generation, n_shards, plan in self.table.recent():
-            placed = self.table.placed(corpus, n_shards, nodes)
+            placed = await self._placed(corpus, n_shards, nodes, self._settings.start_timeout_s)
             shards = tuple(shard for shard, on in enumerate(placed) if node in on)
             await self._open(node, corpus, generation, n_shards, shards, plan and replace(plan, budget_s=TRIAL_S))
 
@@ -380,13 +434,13 @@ def _say_why(watch: "asyncio.Task[None]") -> None:
         logger.error("event=hosts_no_longer_watched", exc_info=error)
 
 
-def _not_opened(found: Candidates) -> set[int]:
+def _not_opened(found: Candidates | RowAnswer) -> set[int]:
     """The shards that failed in every space: a damaged copy or a full disk, which other hosts need not have."""
     failed = {status.shard for status in found.status if status.state == "failed"}
     return failed - {status.shard for status in found.status if status.state != "failed"} if failed else failed
 
 
-def _without(found: Candidates, shards: Collection[int]) -> Candidates:
+def _without(found: Found, shards: Collection[int]) -> Found:
     return replace(found, status=tuple(status for status in found.status if status.shard not in shards))
 
 
@@ -395,5 +449,6 @@ def _is_task_error(error: Exception) -> bool:
 
 
 def _limit(request: Any, seconds: float) -> Any:
-    """A search request with what is left of its time. Details have no budget of their own: they are one read per document."""
-    return replace(request, plan=replace(request.plan, budget_s=seconds)) if isinstance(request, HostRequest) else request
+    """A search or query with what is left of its time. Details have no budget of their own: they are one read per document."""
+    timed = isinstance(request, HostRequest | RowsRequest)
+    return replace(request, plan=replace(request.plan, budget_s=seconds)) if timed else request

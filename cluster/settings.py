@@ -21,6 +21,7 @@ class HostSettings(BaseModel):
     models_dir: Path | None = None  # on each node; None: ~/.cache/sondage/models
     endpoints: Mapping[str, EndpointSettings] = {}  # OpenAI-compatible servers, by the name that layer specs give them
     threads: Annotated[int, Field(ge=1)] = 2  # that one call may use
+    plugins: tuple[str, ...] = ()  # modules that register functions, embedders and the like: importable on every node
     memory_bytes: Annotated[int, Field(ge=0)] = 2**30  # declared to Ray: heap, not the mapped files, which the kernel may drop
 
 

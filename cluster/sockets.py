@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _LENGTH = struct.Struct("!Q")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: `struct ucred`
 AVAILABLE = hasattr(socket, "SO_PEERCRED")
-METHODS = ("search", "details")  # what is called for each query
+METHODS = ("search", "rows", "details")  # what is called for each query
 
 
 class CallFailed(Exception):

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cluster.placement import Layout, Node, layout
+from cluster.placement import Node
+from cluster.placing import KEPT, Done, Placing, Wish, Work
 from cluster.routing import Routing
 from cluster.settings import ClusterSettings
 from shards.plan import Plan
@@ -25,29 +26,9 @@ class Wanted:
     size_bytes: tuple[int, ...] | None = None
 
 
-@dataclass(slots=True)
-class _Placed:
-    """A placement and what it was worked out from. version: of what is open, which is `held`."""
-
-    given: tuple[Any, ...]
-    version: int
-    held: dict[str, tuple[tuple[int, int], ...]]
-    layout: Layout
-
-    def stays(self, held: Mapping[str, tuple[tuple[int, int], ...]], n_shards: int) -> bool:
-        """Whether nothing but what this placement wants was opened since: that changes no placement, which would take up to a second to
-        work out anew, at each of the many openings of a large corpus.
-        """
-        for node in self.held.keys() | held.keys():
-            before, now = set(self.held.get(node, ())), set(held.get(node, ()))
-            if before - now or any(of != n_shards or node not in self.layout.on[shard] for of, shard in now - before):
-                return False
-        return True
-
-
 class Table:
     """One coordinator's. weights: what share of the shards each of these nodes should serve. memory: the bytes that shards may take of
-    each; of a node that is not named, as many as there are. Pure: every `now` is passed.
+    each; of a node that is not named, as many as there are. aside: see `Placing`. Pure: every `now` is passed.
     """
 
     def __init__(
@@ -56,10 +37,12 @@ class Table:
         routing: Routing,
         weights: Callable[[Iterable[str]], Mapping[str, float]] = lambda nodes: dict.fromkeys(nodes, 1.0),
         memory: Callable[[Iterable[str]], Mapping[str, int]] = lambda _nodes: {},
+        aside: Callable[[Work, Done], None] | None = None,
     ):
         self._settings, self._routing, self._weights, self._memory = settings, routing, weights, memory
+        self._placing = Placing(routing, aside)
+        self._wishes: dict[tuple[str, int, tuple[str, ...]], tuple[tuple[Any, ...], Wish]] = {}  # the last ones, with what they are made of
         self._wanted: dict[str, Wanted] = {}
-        self._placed: dict[tuple[str, int, tuple[str, ...]], _Placed] = {}
         # By node and corpus: which process was last told to open which shards of which generation, and when.
         self._told: dict[tuple[str, str], tuple[str, int, frozenset[int], float]] = {}
 
@@ -96,29 +79,27 @@ class Table:
 
     def placed(self, corpus: str, n_shards: int, nodes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """By shard, the nodes it is placed on. nodes: that serve, by name. Worked out anew only where something was closed, or
-        opened that it does not want.
+        opened that it does not want; where that takes long, what held before holds meanwhile.
         """
-        return self._layout(corpus, n_shards, nodes).on
+        return self._placing.layout(self._wish(corpus, n_shards, nodes)).on
 
-    def _layout(self, corpus: str, n_shards: int, nodes: tuple[str, ...]) -> Layout:
-        key = corpus, n_shards, nodes
-        sizes = self._sizes(corpus, n_shards)
+    def is_placed(self, corpus: str, n_shards: int, nodes: tuple[str, ...]) -> bool:
+        """Whether `placed` gives what follows from all that is known, and not what did before."""
+        return self._placing.is_current(self._wish(corpus, n_shards, nodes))
+
+    def _wish(self, corpus: str, n_shards: int, nodes: tuple[str, ...]) -> Wish:
+        key, sizes = (corpus, n_shards, nodes), self._sizes(corpus, n_shards)
         replicas, weights, room = self.replicas(corpus), self._weights(nodes), {} if sizes is None else self._room(corpus, nodes)
-        given, version = (replicas, tuple(weights.values()), sizes, tuple(room.items())), self._routing.version
-        known = self._placed.get(key)
-        if known is not None and known.given == given:
-            if known.version == version:
-                return known.layout
-            held = self._routing.held(corpus)
-            if known.stays(held, n_shards):
-                known.version, known.held = version, held
-                return known.layout
-        if len(self._placed) > 256:
-            self._placed.clear()
-        known_nodes, held = [Node(name, weight, room.get(name)) for name, weight in weights.items()], self._routing.held(corpus)
-        found = layout(corpus, n_shards, known_nodes, replicas, held, sizes)
-        self._placed[key] = _Placed(given, version, held, found)
-        return found
+        given = replicas, weights, sizes, room
+        before = self._wishes.get(key)
+        if before is not None and before[0] == given:  # asked for with every query: nodes are not compared one by one
+            return before[1]
+        known = tuple(Node(name, weight, room.get(name)) for name, weight in weights.items())
+        wish = Wish(key, known, replicas, sizes)
+        if len(self._wishes) > KEPT:
+            self._wishes.clear()
+        self._wishes[key] = given, wish
+        return wish
 
     def _sizes(self, corpus: str, n_shards: int) -> tuple[int, ...] | None:
         """Bytes of each shard; of another number of shards than is wanted, as if all were alike."""
@@ -163,7 +144,8 @@ class Table:
         """By corpus: what is wanted, where shards are to be, and where they are open."""
         told = {}
         for corpus, wanted in sorted(self._wanted.items()):
-            found = self._layout(corpus, wanted.n_shards, nodes)
+            wish = self._wish(corpus, wanted.n_shards, nodes)
+            found = self._placing.layout(wish)
             placed = found.on
             opened = {node: self._routing.has_open(node, process, corpus, wanted.generation) for node, process in up.items()}
             told[corpus] = {
@@ -172,6 +154,6 @@ class Table:
                 "shards": [list(on) for on in placed],
                 "open": [[node for node, shards in opened.items() if shard in shards] for shard in range(wanted.n_shards)],
                 "short": [asdict(short) for short in found.short],
-                "settled": self._routing.settled(corpus, wanted.generation, placed, up),
+                "settled": self._placing.is_current(wish) and self._routing.settled(corpus, wanted.generation, placed, up),
             }
         return told

@@ -24,6 +24,7 @@ def application(args: Mapping[str, Any]) -> "Application":
     `jobs.settings.VARIABLES`; `coordinators`, how many processes answer (1); `revision`, any value: Serve builds anew what has other args
     than before, and so reads keys that have changed. Raises BadSpec, also where others than this machine can reach it and there is no key.
     """
+    from jobs.keys import publish_first
     from serve.app import build
 
     given = {name: value for name, value in args.items() if name not in (REVISION, COORDINATORS)}
@@ -33,6 +34,8 @@ def application(args: Mapping[str, Any]) -> "Application":
     n = args.get(COORDINATORS, 1)
     if not isinstance(n, int) or n < 1:
         raise BadSpec(f"The args of the Serve config file: coordinators is {n!r}. Give a number, 1 or more.")
-    settings = Settings.load(**given).service_settings()
+    loaded = Settings.load(**given)
+    publish_first(loaded)
+    settings = loaded.service_settings()
     front = settings.front.model_copy(update={"own_listener": False, "coordinators": n})
     return build(settings.model_copy(update={"front": front}))

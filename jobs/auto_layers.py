@@ -178,6 +178,7 @@ RULES = (
     Rule("late", never="it takes forty times the text, and gains only with a model trained for it: name one, late:model=…"),
     Rule("views", never="what it adds is derived, and with an endpoint costs money"),
     Rule("vectors", never="it takes vectors of your own: NAME=vectors:dim=…"),
+    Rule("embedded", never="it takes an embedder of your own: NAME=embedded:embedder=…, with --plugin"),
 )
 
 
@@ -255,15 +256,20 @@ def _on(machine: Machine) -> str:
     return f"{n} {what}{'s' if n != 1 else ''}"
 
 
+def not_installed(layer: str) -> str:
+    """Which packages a layer needs that are not here, with the remedy; "" for none. Nothing is imported."""
+    rule = next((rule for rule in RULES if rule.layer == layer), None)
+    if rule is None or not (absent := [name for name in rule.modules if find_spec(name) is None]):
+        return ""
+    return f"{' and '.join(absent)} cannot be imported: pip install 'sondage[{rule.extra}]'"
+
+
 def missing_on(resources: Resources) -> Callable[[str], str]:
     """Why a layer of default dials cannot be built on this machine, "" if it can. No model is loaded; the static one is made, once."""
 
-    rules = {rule.layer: rule for rule in RULES}
-
     def missing(layer: str) -> str:
-        rule = rules.get(layer)
-        if rule is not None and (absent := [name for name in rule.modules if find_spec(name) is None]):
-            return f"{' and '.join(absent)} cannot be imported: pip install 'sondage[{rule.extra}]'"
+        if absent := not_installed(layer):
+            return absent
         try:
             create(SpaceSpec(layer, layer), resources).fingerprint()
         except (ModelMissing, EndpointError) as error:

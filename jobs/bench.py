@@ -12,12 +12,15 @@ paths    a change among a million paths, listing aside: seconds and memory; besi
 filter   filters on metadata, facts and paths over many entries: milliseconds and blocks compared; beside plain Arrow over whole columns
 verdict  how often nonsense is told from the library's own docstrings (--foreign DIR: questions of another collection, too)
 fusion   bringing 8 spaces of 16 shards together: milliseconds of each step beside reciprocal ranks in a dict; bytes of null models
+feedback  what chosen spans gain for the documents not seen yet, on every --dataset: nDCG@10 of the rest, with p
 joint    what lists of 100 documents a space miss of the ranking of all documents, on every --dataset: recall, nDCG@10, milliseconds
 spaces   each similarity space alone on real text: times, recall, moments and bytes, beside faiss or brute force
 structure  layers that match, on a tree of 300 MB beside rg, fd, ugrep and ast-grep: milliseconds, ratios, bytes, what HTTP adds
 formats  files of formats in --folder: files and bytes a second of each, what becomes of --mutants mutilated ones, and --probes
 context  dense passages read alone and in their documents (late chunking), on --dataset: nDCG@10 and seconds of encoding
 late-recall  late interaction beside dense on --dataset: nDCG@10, and the recall of its own candidates
+nlql     NLQL beside python-nlql in --peer DIR, over --units with given vectors: ingestion, queries, peak memory, and ratios beside goals
+fuzz     random queries of NLQL, right and broken, asked of an engine: rows or a placed error, never another exception, the slowest
 cluster  four nodes over --passages: 4 -> 8 -> 2 shards under load, --clients at once for --seconds, what a thousand shards would cost
 histories  random histories of changes, crashes, kills, failures and jobs at once, each checked against an index from scratch
 imports  time to import each package; beside an empty interpreter
@@ -35,17 +38,21 @@ from typing import Any
 if not __package__:
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
+from jobs.arguments import Parser
 from jobs.bench_bm25s import bench_bm25s
 from jobs.bench_cluster import STAGES, bench_cluster, stages
 from jobs.bench_context import bench_context
+from jobs.bench_feedback import bench_feedback
 from jobs.bench_filter import bench_filter
 from jobs.bench_formats import bench_formats
 from jobs.bench_fusion import bench_fusion
+from jobs.bench_fuzz import bench_fuzz
 from jobs.bench_http import SERVERS, bench_http
 from jobs.bench_imports import bench_imports
 from jobs.bench_index import bench_index
 from jobs.bench_joint import bench_joint
 from jobs.bench_late_recall import bench_late_recall
+from jobs.bench_nlql import PEER, bench_nlql
 from jobs.bench_paths import bench_paths
 from jobs.bench_push import bench_push
 from jobs.bench_query import bench_query
@@ -53,6 +60,7 @@ from jobs.bench_spaces import SPACES, bench_spaces, sized
 from jobs.bench_structure import PARTS, bench_structure, parts
 from jobs.bench_upsert import bench_upsert
 from jobs.bench_verdict import N_NONSENSE, bench_verdict
+from jobs.failing import STOPPED, tell
 from jobs.histories import bench_histories
 from jobs.progress import Progress
 from shards.errors import SondageError
@@ -68,12 +76,15 @@ BENCHES: dict[str, Callable[[Progress, argparse.Namespace], dict[str, Any]]] = {
     "filter": bench_filter,
     "verdict": bench_verdict,
     "fusion": bench_fusion,
+    "feedback": bench_feedback,
     "joint": bench_joint,
     "spaces": bench_spaces,
     "structure": bench_structure,
     "formats": bench_formats,
     "context": bench_context,
     "late-recall": bench_late_recall,
+    "nlql": bench_nlql,
+    "fuzz": bench_fuzz,
     "cluster": bench_cluster,
     "histories": bench_histories,
     "imports": bench_imports,
@@ -111,7 +122,8 @@ def servers(text: str) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(prog="bench.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    p = Parser(prog="sondage bench", description=__doc__, epilog="Exit code: 0 done, 2 error.", formatter_class=plain)
     p.add_argument("what", choices=[*BENCHES, "all"])
     p.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     p.add_argument("--seed", type=int, default=0, help="histories: of the first; each history is a function of its seed. bm25s: of p")
@@ -138,6 +150,9 @@ def parser() -> argparse.ArgumentParser:
                    help="bm25s, joint: judged collections in BEIR layout; context, late-recall: one")  # fmt: skip
     p.add_argument("--documents", type=int, default=600, help="context, late-recall: of the collection, judged ones first")
     p.add_argument("--unit-bytes", type=whole_numbers, default=[250, 500], metavar="N,…", help="context: sizes of passages")
+    p.add_argument("--peer", type=Path, metavar="DIR", help=f"nlql: a folder made by pip install --target DIR {PEER}")
+    p.add_argument("--units", type=int, default=100_000, help="nlql: sentences")
+    p.add_argument("--count", type=int, default=1_000_000, help="fuzz: queries; each is a function of --seed and its number")
     p.add_argument("--folder", type=Path, metavar="DIR", help="formats: a folder with files of formats")
     p.add_argument("--probes", type=Path, metavar="FILE", help="formats: lines of a file in --folder, a tab and a string that is in it")
     p.add_argument("--mutants", type=int, default=0, help="formats: mutilated files of each format to be survived, from --seed on")
@@ -150,14 +165,18 @@ def main(argv: list[str] | None = None) -> int:
     """The command. Returns the exit code: 0 done, 2 error."""
     args = parser().parse_args(argv)
     needs = {"bm25s": args.dataset, "joint": args.dataset, "context": args.dataset, "late-recall": args.dataset, "formats": args.folder}
+    needs["nlql"] = args.peer
     lacking = {name for name, given in needs.items() if not given}
     names = [name for name in BENCHES if name not in lacking] if args.what == "all" else [args.what]
     before = machine()
     try:
-        figures = {name: BENCHES[name](Progress(), args) for name in names}
+        with Progress() as progress:
+            figures = {name: BENCHES[name](progress, args) for name in names}
     except SondageError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
+        return tell(error, program="sondage bench")
+    except KeyboardInterrupt:
+        print("sondage bench: stopped.", file=sys.stderr)
+        return STOPPED
     result = {"machine": before | {"load_after": load()}, **figures}
     print(json.dumps(result, indent=2, ensure_ascii=False))
     if args.json:

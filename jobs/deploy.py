@@ -4,6 +4,7 @@ The application outlives this command. Running it again replaces the application
 """
 
 import argparse
+import json
 import logging
 import os
 import ssl
@@ -14,6 +15,9 @@ from pathlib import Path
 if not __package__:  # run as a file: the project's root is where the packages are
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
+from jobs.arguments import Parser
+from jobs.failing import tell
+from jobs.keys import publish_first
 from jobs.settings import Settings
 from serve.settings import APP_NAME, ServiceSettings, is_loopback
 from shards.errors import BadSpec, SondageError
@@ -29,7 +33,7 @@ class NotDeployed(SondageError):
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="sondage deploy",
         description="Put the coordinator on the running Ray cluster, wait until it answers, print its URL. Without an API key it "
         "listens on the loopback interface only.",
@@ -41,11 +45,16 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--namespace", help="Ray namespace of the hosts (default: SONDAGE_NAMESPACE, sondage)")
     p.add_argument("--api-key-file", type=Path, metavar="FILE", help="keys, as `sondage keys` writes them (default: SONDAGE_API_KEY_FILE, "
                    "SONDAGE_API_KEYS); read now, so deploy again when it has changed")  # fmt: skip
+    p.add_argument("--follow-keys", action="store_true", default=None, help="accept the keys that `sondage keys publish` put into the "
+                   "store, as they change; while there are none, those of the file are published (default: SONDAGE_FOLLOW_KEYS, "
+                   "no)")  # fmt: skip
     p.add_argument("--tls-certificate", type=Path, metavar="FILE", help="PEM file, at the same place on every node that listens "
                    "(default: SONDAGE_TLS_CERTIFICATE, none: plain HTTP)")  # fmt: skip
     p.add_argument("--tls-key", type=Path, metavar="FILE", help="its key (default: SONDAGE_TLS_KEY)")
     p.add_argument("--audit", metavar="FILE", help='where each request is told of, on the node that answers, or "stderr" (default: '
                    "SONDAGE_AUDIT, none)")  # fmt: skip
+    p.add_argument("--plugin", action="append", metavar="MODULE", help="module that registers functions, embedders, rerankers and the "
+                   "like, importable on every node (repeatable; default: SONDAGE_PLUGINS)")  # fmt: skip
     p.add_argument("--cache", help="folder on each node for files and models (default: SONDAGE_CACHE, ~/.cache/sondage)")
     p.add_argument("--address", help="of the Ray cluster (default: RAY_ADDRESS, else the one on this machine)")
     p.add_argument("--timeout-s", type=float, default=START_TIMEOUT_S, help=f"to wait for it (default: {START_TIMEOUT_S:.0f})")
@@ -55,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--coordinators", type=int, default=1, metavar="N", help="processes that answer, so that one may die: they share a port "
                    "of the head node, or are on any nodes behind Serve's proxies (default: 1)")  # fmt: skip
     p.add_argument("--stop", action="store_true", help="remove the application and its hosts instead")
+    p.add_argument("--json", action="store_true", help="print what was done as JSON")
     return p
 
 
@@ -175,22 +185,24 @@ def run_deploy(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # it tells each step
     try:
-        named = ("store", "port", "host", "namespace", "cache", "api_key_file", "tls_certificate", "tls_key", "audit")
-        settings = Settings.load(**{name: getattr(args, name) for name in named})
+        named = ("store", "port", "host", "namespace", "cache", "api_key_file", "follow_keys", "tls_certificate", "tls_key", "audit")
+        settings = Settings.load(plugins=args.plugin, **{name: getattr(args, name) for name in named})
         if args.stop:
             connect(args.address, settings.namespace)
-            print("Stopped." if stop(settings.namespace) else "Nothing was deployed.")
+            stopped = stop(settings.namespace)
+            print(json.dumps({"stopped": stopped}) if args.json else "Stopped." if stopped else "Nothing was deployed.")
             return 0
+        publish_first(settings)
         service = settings.service_settings()  # before the cluster is asked: what is wrong here is said at once
         if args.coordinators < 1:
             raise BadSpec(f"--coordinators {args.coordinators}: somebody must answer. Give 1 or more.")
         asked = {"coordinators": args.coordinators} | ({"own_listener": False} if args.proxy else {})
         service = service.model_copy(update={"front": service.front.model_copy(update=asked)})
         connect(args.address, settings.namespace)
-        print(f"Serving {service.host.store_url} at {deploy(service, args.timeout_s)}")
+        url = deploy(service, args.timeout_s)
+        print(json.dumps({"store": service.host.store_url, "url": url}) if args.json else f"Serving {service.host.store_url} at {url}")
     except SondageError as error:
-        print(f"sondage deploy: {error}", file=sys.stderr)
-        return 2
+        return tell(error, args.json, "sondage deploy")
     return 0
 
 

@@ -28,8 +28,10 @@ if not __package__:  # run as a file: the project's root is where the packages a
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
 from jobs import datasets, docstrings, questions, verdicts
+from jobs.arguments import Parser
 from jobs.asking import BUDGET_MS, Asked, scores_of
 from jobs.datasets import BadDataset, Judged
+from jobs.failing import tell
 from jobs.indexed import DEFAULT_LAYERS, indexed, specs_of, sweep
 from jobs.metrics import METRICS, Comparison, Evaluation, Measured, Verdicts, compare, measure
 from jobs.progress import Progress
@@ -49,7 +51,7 @@ COUPLINGS = get_args(CouplingName)  # ways in which layers can be brought togeth
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="sondage evaluate",
         description=__doc__,
         epilog=f"Layers: {', '.join(sorted(REGISTRY))}, with dials as in `sondage index`.\n"
@@ -93,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--compare", "--run", action="append", default=[], type=Path, metavar="FILE",
                    help="a TREC run, or the --json of an earlier evaluation, to be set beside the others (repeatable)")  # fmt: skip
     p.add_argument("--runs", type=Path, metavar="DIR", help="write each ranking there as a TREC run")
-    p.add_argument("--json", type=Path, metavar="FILE", help="write all figures, also per query")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write all figures, also per query; -: on stdout, instead of tables")
     p.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page with plots")
     p.add_argument("--seed", type=int, default=0, help="of the randomisation tests (default: 0)")
     return p
@@ -394,18 +396,21 @@ def run_evaluate(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
         run = evaluate_suite if args.suite else evaluate
-        found = run(args, Settings.load(store=args.store), Progress())
+        with Progress() as progress:
+            found = run(args, Settings.load(store=args.store), progress)
         for path, write in ((args.json, report.as_json), (args.html, report.as_html)):
-            if path:
+            if path and str(path) != "-":
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(write(found), encoding="utf-8")
     except (SondageError, OSError) as error:
-        print(f"sondage evaluate: {error}", file=sys.stderr)
-        return 2
+        return tell(error, str(args.json) == "-", "sondage evaluate")
     except KeyboardInterrupt:
         print("sondage evaluate: stopped; what was indexed is kept, the next run goes on from here.", file=sys.stderr)
         return 130
-    report.print_tables(found)
+    if str(args.json) == "-":
+        print(report.as_json(found))
+    else:
+        report.print_tables(found)
     return 0
 
 

@@ -4,10 +4,9 @@ from collections.abc import Collection, Mapping
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.text import Text
 
-from jobs.tables import evalue, number, table
+from jobs.tables import evalue, number, put, table
 from serve.schema import Hit, LayerInfo, SearchAnswer
 
 INDENT = 4  # of what belongs to a hit
@@ -32,7 +31,7 @@ def hit(out: Console, found: Hit, layers: Collection[LayerInfo], late: Collectio
     for info in layers:
         if info.asked is not None and (info.part, info.name) not in said:
             rows.add_row(escape(_name(info.name, origins, info.part)), "not looked at" if info.name in late else "no match")
-    out.print(Padding(rows, (0, 0, 0, INDENT), expand=False))
+    put(out, rows, INDENT)
     total = f"{found.hash} bytes {found.start}-{found.end}, fused {found.fused:.1f} nats, {evalue(found.evalue)}"
     ranked = "" if found.coupled is None else f", ranked by {found.coupled:.4g}"
     out.print(Text(f"{' ' * INDENT}{total}{ranked}", "dim"))
@@ -56,7 +55,7 @@ def spaces(out: Console, found: SearchAnswer) -> None:
         name = _name(info.name, {}, info.part)
         row = [name, info.asked_by or "", asked, why, f"{info.n_matched:,}", f"{info.n_units:,}", f"{info.weight:.2f}", info.null]
         questions.add_row(*map(escape, row), "" if took is None else f"{took:.1f}")
-    out.print(questions)
+    put(out, questions)
     weighed = table("layer", "gate", "learnt", "cloze", "certain", "weight", "concordance", "scores", "mean", "sd", "E x units")
     for info in found.layers:
         if (known := info.evidence) is not None:
@@ -64,6 +63,6 @@ def spaces(out: Console, found: SearchAnswer) -> None:
             learnt = map(number, (known.gate, known.learnt, known.cloze, known.certainty, known.weight, known.concordance))
             weighed.add_row(escape(_name(info.name, {}, info.part)), *learnt, *moments, f"{known.n_units:,}")
     if weighed.row_count:
-        out.print(weighed)
+        put(out, weighed)
     steps = ", ".join(f"{step} {ms:.1f}" for step, ms in found.timings_ms.items() if not step.startswith("layer "))
     out.print(Text(f"ms: {steps}", "dim"))

@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a file: the project's root is where the packages are
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
+from jobs.arguments import Parser
 from jobs.auto_layers import AUTO, PEEK_BYTES, Choice, Holding, Machine, choose, holds_smiles, missing_on, told
 from jobs.deploy import connect
+from jobs.failing import printable, tell
 from jobs.progress import Progress, amount
 from jobs.settings import Settings
-from shards.errors import BadSpec, SondageError
+from jobs.suggesting import meant_path
+from shards.errors import BadSpec, SondageError, SourceError
 from shards.formats.registry import FORMATS, parse_formats
 from shards.layers import REGISTRY, SpaceSpec
 
@@ -34,7 +37,7 @@ IN_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the driver of a submit
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="sondage index",
         description=__doc__.split("\n\n")[1],
         epilog=f"Layers: {', '.join(sorted(REGISTRY))}. A layer may bear a name, dials and a scope: "
@@ -64,6 +67,10 @@ def parser() -> argparse.ArgumentParser:
         help="files that are read as what they are, all others being text or skipped: all, none, or names with commas, all,-html for all "
         f"but one: {', '.join(known.name for known in FORMATS)} (name them in every run)",
     )
+    p.add_argument("--plugin", action="append", metavar="MODULE", help="module that registers embedders, splitters and the like "
+                   "(repeatable; default: SONDAGE_PLUGINS)")  # fmt: skip
+    p.add_argument("--field-type", action="append", default=[], metavar="PATH=TYPE", help="what metadata is compared and sorted as in "
+                   "queries: text, number, date, timestamp, any; holds until it is stated otherwise (repeatable)")  # fmt: skip
     p.add_argument("--source-option", action="append", default=[], metavar="KEY=JSON", help="fsspec option of the source")
     p.add_argument("--max-file-bytes", type=int, default=64 << 20, help="larger files are skipped and counted")
     p.add_argument("--allow-shrink", action="store_true", help="delete even if more than half of the files are gone")
@@ -99,6 +106,8 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
     from serve.calibrate import Calibrator
     from shards.cache import FileCache
     from shards.corpus import Source
+    from shards.manifest import corpus_store
+    from shards.nlql import field_types
     from shards.opening import Opener
     from shards.rows import RowRule
     from shards.store import open_store
@@ -140,14 +149,18 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
 
     def executor(corpus_store: Any, specs: dict[str, tuple[SpaceSpec, str]]) -> Any:
         worker = WorkerSettings(
-            corpus_store.url, settings.store_options(), cache_dir, settings.cache_bytes, specs, resources
+            corpus_store.url, settings.store_options(), cache_dir, settings.cache_bytes, specs, resources, settings.plugins
         )
         if on_ray:
             connect(None, settings.namespace)
         return (RayPool if on_ray else LocalPool)(worker, cores(), progress)
 
+    types = field_types.parse(args.field_type)
+    field_types.check(types, resources.plugins)
     begun = time.monotonic()
     outcome = Updater(store, cache, resources, executor, Calibrator(cores(), progress), progress).run(options)
+    if types:
+        field_types.state(corpus_store(store, args.corpus), types, resources.plugins)
     outcome.notes += told(choices) or (["the corpus keeps its layers; name others to add them"] if AUTO in texts else [])
     outcome.seconds["total"] = time.monotonic() - begun
     return outcome
@@ -211,20 +224,20 @@ def run_index(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("shards.model_files").setLevel(logging.INFO)  # a model that is made, once, takes a minute: say so
     try:
-        outcome = run(args, Settings.load(store=args.store), Progress())
+        with Progress() as progress:
+            outcome = run(args, Settings.load(store=args.store, plugins=args.plugin), progress)
     except SondageError as error:
-        print(_printable(f"sondage index: {error}"), file=sys.stderr)
-        return 2
+        return tell(error, args.json, "sondage index", hint=where_it_may_be(args.source) if isinstance(error, SourceError) else "")
     except KeyboardInterrupt:
         print("sondage index: stopped; nothing was published, the next run goes on from here.", file=sys.stderr)
         return 130
-    print(json.dumps(asdict(outcome)) if args.json else _printable(summary(outcome, args.corpus)))
+    print(json.dumps(asdict(outcome)) if args.json else printable(summary(outcome, args.corpus)))
     return 0
 
 
-def _printable(text: str) -> str:
-    """Paths may hold bytes that are not UTF-8, which no terminal takes: shown as U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def where_it_may_be(source: str) -> str:
+    """What a misspelt folder may have meant; "" for what is there, or elsewhere."""
+    return "" if "://" in source or os.path.exists(source) else meant_path(source)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The file of API keys: `sondage keys add`, `list`, `revoke`, `hash`, and following it as it changes.
+"""The file of API keys: `sondage keys add`, `list`, `revoke`, `hash`, `publish`, and following it as it changes.
 
 A line of the file is one key: a JSON object with its ID, a salted hash and what it may do (`serve.keys.Key`), or, as it used to be, the
 key itself, which may do everything. What is revoked stays, so that its ID is never anybody else's.
@@ -36,6 +36,7 @@ class Action(StrEnum):
     list = "list"
     revoke = "revoke"
     hash = "hash"
+    publish = "publish"
 
 
 def add(app: typer.Typer) -> None:
@@ -44,7 +45,12 @@ def add(app: typer.Typer) -> None:
 
 
 def keys(
-    action: Annotated[Action, typer.Argument(help="add: make one, shown once; list; revoke ID; hash: of keys in the clear keep hashes.")],
+    action: Annotated[
+        Action,
+        typer.Argument(
+            help="add: make one, shown once; list; revoke ID; hash: of keys in the clear keep hashes; publish: to who follows a store."
+        ),
+    ],
     name: Annotated[str, typer.Argument(help="add: whose it is, for people. revoke: its ID.")] = "",
     file: Annotated[Path | None, typer.Option("--file", help="File of keys (SONDAGE_API_KEY_FILE).")] = None,
     scopes: Annotated[str, typer.Option("--scopes", help="Of a new key: read, write, admin; none includes another.")] = "read",
@@ -52,15 +58,17 @@ def keys(
     expires: Annotated[str | None, typer.Option("--expires", help="In 12h, 90d, 4w, or at 2027-01-31 (UTC). None: never.")] = None,
     limits: Annotated[str, typer.Option("--limits", help="Its own: requests_per_s=5,concurrent=4,k=50,budget_ms=2000,…")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="list: print JSON, without salts and hashes.")] = False,
+    store: Annotated[str | None, typer.Option("--store", help="publish: whose servers follow the keys (SONDAGE_STORE).")] = None,
 ) -> None:
     """Make, list and revoke API keys. A key is told from then on by its ID; of the key itself only a salted hash is kept."""
     from jobs.settings import Settings
 
-    path = Settings.load(api_key_file=file).api_key_file
+    settings = Settings.load(api_key_file=file, store=store)
+    path = settings.api_key_file
     if path is None:
         raise BadSpec("No file of keys is named. Give --file FILE or set SONDAGE_API_KEY_FILE.")
     path = path.expanduser()
-    if name and action in (Action.list, Action.hash):
+    if name and action in (Action.list, Action.hash, Action.publish):
         raise BadSpec(f"`sondage keys {action}` takes no name; found {name!r}.")
     match action:
         case Action.add:
@@ -69,7 +77,13 @@ def keys(
             print(made)
         case Action.revoke:
             revoke_key(path, name, datetime.now(UTC))
-            print(f"{name} is revoked. `sondage serve` knows within {LOOK_S:.0f} s; a cluster once you run `sondage deploy` again.")
+            print(
+                f"{name} is revoked. `sondage serve` knows within {LOOK_S:.0f} s; a cluster that follows keys once you run `sondage keys "
+                "publish`, any other once you run `sondage deploy` again."
+            )
+        case Action.publish:
+            n = publish_keys(settings, datetime.now(UTC))
+            print(f"{n} keys are published in {settings.store_url()}. Servers that follow them know within {LOOK_S:.0f} s.")
         case Action.hash:
             print(f"{hash_keys(path, datetime.now(UTC))} keys are kept as hashes from now on. They go on working.")
         case Action.list:
@@ -144,6 +158,34 @@ def hash_keys(path: Path, now: datetime) -> int:
     return n
 
 
+def publish_keys(settings: "Settings", now: datetime) -> int:
+    """Puts the keys of the file into the store, for servers that follow them; returns how many, the revoked ones included. Raises BadSpec
+    for keys in the clear."""
+    from jobs.settings import read_keys
+    from serve.published_keys import publish
+    from shards.store import open_store
+
+    if settings.api_key_file is None:
+        raise BadSpec("No file of keys is named, and none are published yet. Give --api-key-file FILE, as `sondage keys add` makes it.")
+    found = read_keys(settings.api_key_file)
+    hashed = [key for key in found if not isinstance(key, str)]
+    if len(hashed) < len(found) or settings.api_keys:
+        raise BadSpec(
+            "Keys in the clear are not published: their hashes could be guessed. Run `sondage keys hash`, and leave SONDAGE_API_KEYS empty."
+        )
+    return len(publish(open_store(settings.store_url(), **settings.store_options()), hashed, now).keys)
+
+
+def publish_first(settings: "Settings") -> None:
+    """Where servers are to follow keys and none are published, these are. What was published is not replaced: the file may be older. Raises
+    BadSpec, StoreError."""
+    from serve.published_keys import newest
+    from shards.store import open_store
+
+    if settings.follow_keys and newest(open_store(settings.store_url(), **settings.store_options())) is None:
+        publish_keys(settings, datetime.now(UTC))
+
+
 def list_keys(path: Path, as_json: bool, now: datetime) -> None:
     """Prints what each key may do, and since when."""
     from jobs.settings import read_keys
@@ -181,7 +223,15 @@ def moment(text: str, now: datetime) -> datetime:
 
 @asynccontextmanager
 async def following(settings: "Settings", ring: "KeyRing", look_s: float = LOOK_S) -> AsyncIterator[None]:
-    """Within it, what changes in the file of keys holds soon after. A file that cannot be read changes nothing, and is logged."""
+    """Within it, what changes in the file of keys holds soon after, or, where published ones are followed, in these. A file that cannot be
+    read changes nothing, and is logged."""
+    if settings.follow_keys:
+        from serve.published_keys import following as following_published
+        from shards.store import open_store
+
+        async with following_published(open_store(settings.store_url(), **settings.store_options()), ring, look_s):
+            yield
+        return
     path = settings.api_key_file
     if path is None:
         yield

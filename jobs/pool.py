@@ -19,6 +19,7 @@ from shards.cache import FileCache
 from shards.errors import SondageError
 from shards.layers import SpaceSpec, create
 from shards.layers.contract import Resources
+from shards.plugins import load
 from shards.store import open_store
 from shards.worker import Worker
 
@@ -41,9 +42,12 @@ class WorkerSettings:
     cache_bytes: int
     specs: dict[str, tuple[SpaceSpec, str]]
     resources: Resources
+    plugins: tuple[str, ...] = ()  # modules that register what layers name
 
     def start(self) -> Worker:
-        """The worker, in this process."""
+        """The worker, in this process. Raises BadSpec for a plugin that cannot be imported here."""
+        for module in self.plugins:
+            load(module)
         store = open_store(self.store_url, **self.store_options)
         return Worker(store, FileCache(self.cache_dir, self.cache_bytes), self.specs, self.resources)
 

@@ -1,12 +1,20 @@
-"""How far a long step is, with its rate and the time left: one line that is redrawn in a terminal, a line a second elsewhere."""
+"""How far long steps are, with their rates and the time left, on stderr: bars that are redrawn in a terminal, a line a second elsewhere."""
 
+import atexit
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Report = Callable[[str, int, int, str], None]  # step, done, total, unit
+
+REDRAW_S = 0.1
+WONDER_S = 0.5  # what is over sooner is not mentioned: nobody wondered yet
+BAR_COLUMNS = 60  # terminals narrower than this get the numbers alone
 
 
 def amount(value: float, unit: str) -> str:
@@ -19,45 +27,148 @@ def amount(value: float, unit: str) -> str:
     return f"{value:.0f} B"
 
 
-class Progress:
-    """Told (step, done, total, unit) as often as one likes; prints at most every `every_s` seconds and at the end of a step.
+class Step(NamedTuple):
+    """A step under way. base: how far it was when it was first heard of, at time `begun`."""
 
-    Steps may go on side by side, told from several threads: each has its own clock, and all share the line.
+    begun: float
+    base: int
+    done: int
+    total: int
+    unit: str
+
+    def rate(self, now: float) -> float:
+        """Units a second, since it was first heard of."""
+        return (self.done - self.base) / max(now - self.begun, 1e-6)
+
+    def left_s(self, now: float) -> float | None:
+        """Seconds that are left at this rate; None where it is done, or there is no rate."""
+        rate = self.rate(now)
+        return (self.total - self.done) / rate if rate > 0 and self.done < self.total else None
+
+    def counted(self) -> str:
+        """How far it is: "400 B of 1.0 kB", "20 of 100 passages"."""
+        return f"{amount(self.done, self.unit)} of {amount(self.total, self.unit)}{self.noun}"
+
+    def speed(self, now: float) -> str:
+        return f"{amount(self.rate(now), self.unit)}{self.noun}/s"
+
+    @property
+    def noun(self) -> str:
+        return "" if self.unit == "bytes" or not self.unit else f" {self.unit}"
+
+    def line(self, name: str, now: float) -> str:
+        """All of it in a line."""
+        left = self.left_s(now)
+        return f"  {name}: {self.counted()}, {self.speed(now)}" + (f", {left:,.0f} s left" if left is not None else "")
+
+
+class Progress:
+    """Told (step, done, total, unit) as often as one likes. Without a terminal it prints a line at most every `every_s` seconds and at the
+    end of a step; on one it draws a bar for each step under way, and leaves a line of each that took long.
+
+    Steps may go on side by side, told from several threads: each has its own clock, and all share the line. Used with `with`, or closed,
+    it leaves no bar behind when something goes wrong; at the latest when the process ends.
     """
 
-    def __init__(self, out: TextIO | None = None, every_s: float = 1.0, clock=time.monotonic):
+    def __init__(self, out: TextIO | None = None, every_s: float = 1.0, clock: Callable[[], float] = time.monotonic):
         self.out, self.every_s, self.clock = out or sys.stderr, every_s, clock
-        self._begun: dict[str, tuple[float, int]] = {}  # of each step under way: when, and how far it was
-        self._printed = 0.0  # when the last line was, or the first step of those under way began
+        self._steps: dict[str, Step] = {}  # under way
+        self._printed = 0.0  # when the last line or bar was, or the first step of those under way began
         self._shown: set[str] = set()  # steps that were mentioned
         self._lock = threading.Lock()
+        self._live: Any = None  # rich's, while there are bars
         self.redraws = self.out.isatty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bars away."""
+        with self._lock:
+            self._clear()
 
     def __call__(self, step: str, done: int, total: int, unit: str = "") -> None:
         with self._lock:
             self._tell(step, done, total, unit)
 
-    def _tell(self, step: str, done: int, total: int, unit: str) -> None:
+    def _tell(self, name: str, done: int, total: int, unit: str) -> None:
         now = self.clock()
         if total <= 0:
             return
-        if not self._begun:
+        if not self._steps:
             self._printed = now
-        begun, base = self._begun.setdefault(step, (now, done))
-        if done < total and now - max(self._printed, begun) < self.every_s:
+        before = self._steps.get(name)
+        step = Step(before.begun if before else now, before.base if before else done, done, total, unit)
+        self._steps[name] = step
+        if done < total:
+            every_s = REDRAW_S if self.redraws else self.every_s
+            if now - max(self._printed, step.begun) < (every_s if self._live or not self.redraws else WONDER_S):
+                return
+            self._shown.add(name)
+            self._printed = now
+            if self.redraws:
+                self._draw(now)
+            else:
+                print(step.line(name, now), file=self.out, flush=True)
             return
-        if done >= total:
-            del self._begun[step]
-            if now - begun < 0.5 and step not in self._shown:
-                return  # over before anybody wondered
+        del self._steps[name]
+        if now - step.begun < WONDER_S and name not in self._shown:
+            return
+        self._shown.discard(name)
         self._printed = now
-        self._shown = self._shown | {step} if done < total else self._shown - {step}
-        rate = (done - base) / max(now - begun, 1e-6)
-        left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and done < total else ""
-        noun = "" if unit == "bytes" else f" {unit}"
-        line = f"  {step}: {amount(done, unit)} of {amount(total, unit)}{noun}, {amount(rate, unit)}{noun}/s{left}"
-        end = "\n" if not self.redraws or done >= total else "\r"
-        print(f"{line:<78}" if self.redraws else line, end=end, file=self.out, flush=True)
+        if not self._steps:
+            self._clear()
+        elif self._live:
+            self._draw(now)
+        if self._live:  # above the bars
+            self._live.console.print(step.line(name, now), markup=False)
+        else:
+            print(step.line(name, now), file=self.out, flush=True)
+
+    def _draw(self, now: float) -> None:
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            out = Console(file=self.out, highlight=False)
+            if out.is_dumb_terminal:
+                self.redraws = False
+                return
+            # Without rich's own thread: reports come all the time, and a step that hangs must not look as if it went on.
+            self._live = Live(console=out, auto_refresh=False, transient=True, redirect_stdout=False)
+            self._live.start()
+            atexit.register(self.close)
+        self._live.update(bars(self._steps, now, self._live.console.width), refresh=True)
+
+    def _clear(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+            atexit.unregister(self.close)
+
+
+def bars(steps: "dict[str, Step]", now: float, width: int) -> "Table":
+    """A row for each step: its name, a bar, how far, how fast, how long still."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    from jobs.status_tables import age
+
+    made = Table.grid(padding=(0, 1))
+    for name, step in steps.items():
+        left = step.left_s(now)
+        still = "" if left is None else f"{age(left)} left"
+        cells = [Text(name), Text(step.counted(), "green"), Text(step.speed(now), "cyan"), Text(still)]
+        if width >= BAR_COLUMNS:
+            cells[1:1] = [ProgressBar(step.total, step.done, width=max(10, min(30, width - 70)))]
+        made.add_row(*cells)
+    for column in made.columns:
+        column.no_wrap = True
+    return made
 
 
 class Shared:

@@ -1,13 +1,12 @@
-"""Answers for people: hits that editors open. Colours only where they are seen.
+"""Answers for people: hits that editors open.
 
-A hit begins with `path:line:`, as compilers and grep write it, and with its page or cell where its file has such. Without a terminal
-nothing but the colours is missing.
+A hit begins with `path:line:column:`, as compilers and grep write it (the column where it is known), and with its page or cell where its
+file has such.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rich.console import Console
@@ -15,20 +14,13 @@ from rich.text import Text
 
 from jobs import explaining
 from jobs.tables import evalue
+from jobs.terminal import Screen
 from serve.combined_schema import Combined
 from serve.schema import Coverage, EntryOut, ExcerptOut, Hit, RerankInfo, SearchAnswer, Signal
 
 MAX_EXCERPT_LINES = 6
 MAX_PLACES = 3  # further paths of the same content that are shown
 VERDICT_STYLE = {"strong": "bold green", "weak": "bold yellow", "none": "bold red"}
-
-
-def console(color: str = "auto") -> Console:
-    """Where to print. color: auto (a terminal, unless NO_COLOR is set), always, never."""
-    options: dict[str, Any] = {"auto": {}, "always": {"force_terminal": True}, "never": {"color_system": None}}[color]
-    # Programs want one line a row, however long; only a terminal has a width.
-    width = None if sys.stdout.isatty() else 10_000
-    return Console(highlight=False, soft_wrap=True, width=width, **options)
 
 
 class Places:
@@ -43,10 +35,18 @@ class Places:
 
     def path(self, entry: EntryOut) -> str:
         """Relative to the working directory below it, absolute elsewhere on this machine, else as the corpus has it."""
-        root = self._roots.get(entry.source)
-        if root is not None and (file := root / entry.path).exists():
+        if (file := self.file(entry)) is not None:
             return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
         return f"{entry.source}/{entry.path}" if self._several else entry.path
+
+    def file(self, entry: EntryOut) -> Path | None:
+        """The file that an entry is, if it lies on this machine."""
+        root = self._roots.get(entry.source)
+        if root is None:
+            return None
+        if root.is_file() and root.name == entry.path:
+            return root
+        return file if (file := root / entry.path).exists() else None
 
 
 def _local(url: str) -> Path | None:
@@ -56,7 +56,7 @@ def _local(url: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def answer(out: Console, found: SearchAnswer, places: Places, explain: bool = False, whole: bool = False) -> None:
+def answer(out: Screen, found: SearchAnswer, places: Places, explain: bool = False, whole: bool = False) -> None:
     """A whole answer: hits, verdict, and what was not searched. whole: excerpts are what was asked for, and shown to their ends."""
     late = {part.layer for part in found.coverage if part.state not in ("ready", "scoped")}
     for hit in found.hits:
@@ -118,9 +118,13 @@ def saying(signal: Signal) -> str:
     return f"{signal.part} {signal.layer}" if signal.part else signal.layer
 
 
-def _hit(out: Console, hit: Hit, places: Places, explain: bool, whole: bool) -> None:
-    shown = [places.path(entry) for entry in hit.entries[: 1 + MAX_PLACES]] or [hit.hash]
-    head = Text.assemble((shown[0], "magenta"), ":", (str(hit.line), "green"), ":  ", (f"{hit.place}  " if hit.place else "", "green"))
+def _hit(out: Screen, hit: Hit, places: Places, explain: bool, whole: bool) -> None:
+    shown = [visible(places.path(entry)) for entry in hit.entries[: 1 + MAX_PLACES]] or [hit.hash]
+    head = Text(shown[0], "magenta")
+    if hit.entries and (file := places.file(hit.entries[0])) is not None:
+        head = out.linked(head, file)
+    at = f"{hit.line}:{hit.column}" if hit.column else f"{hit.line}"
+    head = Text.assemble(head, ":", (at, "green"), ":  ", (f"{hit.place}  " if hit.place else "", "green"))
     head.append(evalue(hit.evalue), "bold")
     if hit.constellation == "hypothesis":
         head.append("  hypothesis", "yellow")
@@ -137,9 +141,30 @@ def _hit(out: Console, hit: Hit, places: Places, explain: bool, whole: bool) -> 
         out.print(Text(f"    also {', '.join(shown[1:])}" + (f" and {rest} more" if rest > 0 else ""), "dim"))
     if hit.excerpt is not None:
         for number, line in excerpt_lines(hit.excerpt, hit.line, sys.maxsize if whole else MAX_EXCERPT_LINES):
-            out.print(Text.assemble((f"{number:>6} ", "dim"), line))
+            for row in wrapped(out, number, line):
+                out.print(row)
     for text in generated(hit):
         out.print(Text(f"    {text}", "italic dim"))
+
+
+def wrapped(out: Console, number: int, line: Text) -> list[Text]:
+    """A numbered line as rows of the terminal, each as far in as the first; elsewhere one row, however long."""
+    room = out.width - 7
+    if not out.is_terminal or line.cell_len <= room or room < 10:
+        return [Text.assemble((f"{number:>6} ", "dim"), line)]
+    first, *more = line.wrap(out, room)
+    return [Text.assemble((f"{number:>6} ", "dim"), first), *(Text.assemble(" " * 7, row) for row in more)]
+
+
+def oneline(out: Console, found: SearchAnswer, places: Places) -> None:
+    """A hit a line, `path:line:column: text`, as the lists of errors of editors read it."""
+    for hit in found.hits:
+        path = visible(places.path(hit.entries[0])) if hit.entries else hit.hash
+        text = ""
+        if hit.excerpt is not None:
+            rows = hit.excerpt.text.split("\n")
+            text = rows[hit.line - hit.excerpt.first_line] if 0 <= hit.line - hit.excerpt.first_line < len(rows) else rows[0]
+        out.print(Text(f"{path}:{hit.line}:{hit.column or 1}: {visible(text).strip()}"))
 
 
 def generated(hit: Hit) -> list[str]:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a file: the project's root is where the packages are
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
-from jobs.progress import amount
+from jobs.arguments import Parser
+from jobs.failing import STOPPED, tell
+from jobs.progress import Progress, Report, amount
 from jobs.settings import Settings
 from shards.errors import AlreadyExists, BadSpec, NotFound, SondageError, StoreError
 from shards.identity import N_BUCKETS, shard_ranges
@@ -77,10 +79,12 @@ def scale(
     timeout_s: float = WAIT_S,
     say: Say = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
+    report: Report = lambda *_: None,
 ) -> Scaled:
     """Write what is wanted and, where coordinators can be asked for their `status`, wait until all of them serve it.
 
-    replicas, bounds: None leaves them; replicas alone end automatic scaling. Raises BadSpec, NotFound, StoreError, NotServed.
+    say: told what changes, a line each. report: told how many copies of shards are open. replicas, bounds: None leaves them; replicas alone
+    end automatic scaling. Raises BadSpec, NotFound, StoreError, NotServed.
     """
     from shards.backup import choose_corpus
     from shards.cache import FileCache
@@ -117,7 +121,7 @@ def scale(
     )
     say(f"{corpus}: {_what(done)}; generation {done.generation}, {done.seconds['write']:.1f} s, nothing encoded")
     if status is not None and before is not None:
-        after = _wait(status, done, begun + timeout_s, say, sleep)
+        after = _wait(status, done, begun + timeout_s, say, sleep, report)
         done.seconds["served"] = time.monotonic() - begun
         _count(done, before, after, sizes(generation))
     return done
@@ -205,7 +209,7 @@ def _served(state: Mapping[str, Any], corpus: str) -> Mapping[str, Any]:
     return {**found, "hosts": [host["node"] for host in state["hosts"]], "coordinator": state["coordinator"]}
 
 
-def _wait(status: Status, done: Scaled, end: float, say: Say, sleep: Callable[[float], None]) -> Mapping[str, Any]:
+def _wait(status: Status, done: Scaled, end: float, say: Say, sleep: Callable[[float], None], report: Report) -> Mapping[str, Any]:
     """Until every coordinator has said that it serves what is wanted: each look meets one of them. Raises NotServed."""
     serving: dict[str, Mapping[str, Any]] = {}
     told = ""
@@ -218,6 +222,7 @@ def _wait(status: Status, done: Scaled, end: float, say: Say, sleep: Callable[[f
             line = f"waiting: {error}"
         else:
             name, of = now["coordinator"]["id"], now["coordinator"]["of"]
+            report("open copies of shards", *_copies(now), "copies")
             if lacking := _lacking(now, done):
                 serving.pop(name, None)
                 line = f"coordinator {name}: {lacking}"
@@ -242,9 +247,14 @@ def _lacking(now: Mapping[str, Any], done: Scaled) -> str:
         return f"has generation {now.get('generation', 0)}, not yet {done.generation}"
     if now.get("record", 0) < done.record:
         return f"has serving record {now.get('record', 0)}, not yet {done.record}"
-    wanted = [len(nodes) for nodes in now["shards"]]
-    opened = [len(set(there) & set(nodes)) for there, nodes in zip(now["open"], now["shards"], strict=True)]
-    return "" if now["settled"] else f"{sum(opened)} of {sum(wanted)} copies of shards are open"
+    opened, wanted = _copies(now)
+    return "" if now["settled"] else f"{opened} of {wanted} copies of shards are open"
+
+
+def _copies(now: Mapping[str, Any]) -> tuple[int, int]:
+    """How many copies of shards are open where they are to be, and how many are to be."""
+    opened = (len(set(there) & set(nodes)) for there, nodes in zip(now.get("open", ()), now.get("shards", ()), strict=True))
+    return sum(opened), sum(map(len, now.get("shards", ())))
 
 
 def _count(done: Scaled, before: Mapping[str, Any], after: Mapping[str, Any], size_bytes: list[int]) -> None:
@@ -264,7 +274,7 @@ def _count(done: Scaled, before: Mapping[str, Any], after: Mapping[str, Any], si
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="sondage scale",
         description="Give a corpus another number of shards, or another number of hosts that serve each, while it is being searched. "
         "Nothing is encoded. With a server (--url, SONDAGE_URL), waits until every coordinator serves it.",
@@ -308,11 +318,14 @@ def run_scale(argv: Iterable[str] | None = None) -> int:
         if args.shards is None and args.replicas is None and bounds is None:
             raise BadSpec("Nothing to change is named. Give --shards, --replicas, or --min-replicas with --max-replicas.")
         settings = Settings.load(store=args.store, url=args.url)
-        say = (lambda _: None) if args.json else lambda line: print(f"  {line}", flush=True)
-        done = scale(settings, args.corpus, args.shards, args.replicas, bounds, looks(settings), args.timeout_s, say)
+        say = (lambda _: None) if args.json else lambda line: print(f"  {line}", file=sys.stderr, flush=True)
+        with Progress() as progress:
+            done = scale(settings, args.corpus, args.shards, args.replicas, bounds, looks(settings), args.timeout_s, say, report=progress)
     except SondageError as error:
-        print(f"sondage scale: {error}", file=sys.stderr)
-        return 2
+        return tell(error, args.json, "sondage scale")
+    except KeyboardInterrupt:
+        print("sondage scale: stopped; what was written holds, and coordinators go on to serve it.", file=sys.stderr)
+        return STOPPED
     print(json.dumps(asdict(done)) if args.json else in_words(done))
     return 0
 

@@ -14,9 +14,12 @@ from shards.errors import BadSpec
 
 if TYPE_CHECKING:
     from cluster.settings import HostSettings
+    from serve.external.mapping_schema import HttpSource, McpSource
+    from serve.external.sources import Sources
     from serve.keys import Key
     from serve.schema import Rerank
     from serve.settings import FrontSettings, ServiceSettings
+    from serve.translation_schema import Translate
     from shards.endpoint_settings import EndpointSettings
     from shards.layers.contract import Resources
 
@@ -30,6 +33,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "ca_file": ("SONDAGE_CA_FILE",),
     "api_keys": ("SONDAGE_API_KEYS",),
     "api_key_file": ("SONDAGE_API_KEY_FILE",),
+    "follow_keys": ("SONDAGE_FOLLOW_KEYS",),
     "limits": ("SONDAGE_LIMITS",),
     "audit": ("SONDAGE_AUDIT",),
     "audit_queries": ("SONDAGE_AUDIT_QUERIES",),
@@ -48,6 +52,11 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "rerank": ("SONDAGE_RERANK",),
     "rerank_endpoint": ("SONDAGE_RERANK_ENDPOINT",),
     "rerank_depth": ("SONDAGE_RERANK_DEPTH",),
+    "plugins": ("SONDAGE_PLUGINS",),
+    "pager": ("SONDAGE_PAGER", "PAGER"),
+    "translate": ("SONDAGE_TRANSLATE",),
+    "translate_endpoint": ("SONDAGE_TRANSLATE_ENDPOINT",),
+    "external": ("SONDAGE_EXTERNAL",),
     "s3_endpoint": ("SONDAGE_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "s3_key": ("AWS_ACCESS_KEY_ID",),
     "s3_secret": ("AWS_SECRET_ACCESS_KEY",),
@@ -70,6 +79,7 @@ class Settings(BaseModel):
         tuple[SecretStr, ...], Field(description="accepted by a server for everything, separated by commas; none: no key is asked for")
     ] = ()
     api_key_file: Annotated[Path | None, Field(description="file of keys accepted by a server, see `sondage keys`")] = None
+    follow_keys: Annotated[bool, Field(description="accept the keys published in the store by `sondage keys`, as they change")] = False
     limits: Annotated[str, Field(description="NAME=NUMBER,…, of each key that states none of its own: see `serve.limits.Limits`")] = ""
     audit: Annotated[str | None, Field(description='where each request is told of: "stderr" or a file; none: nowhere')] = None
     audit_queries: Annotated[bool, Field(description="tell there what was searched for, too")] = False
@@ -90,6 +100,13 @@ class Settings(BaseModel):
     rerank: Annotated[str | None, Field(description="model that orders the best hits of every search anew; none: where asked for")] = None
     rerank_endpoint: Annotated[str | None, Field(description="endpoint whose model that is; none: it is a cross-encoder")] = None
     rerank_depth: Annotated[int, Field(ge=1, le=200, description="hits that it reads; 20 take MiniLM's size a second or two")] = 20
+    plugins: Annotated[
+        tuple[str, ...], Field(description="modules that register functions, embedders and the like, with commas between; none")
+    ] = ()
+    pager: Annotated[str, Field(description="command that shows what is longer than a terminal's screen; cat: none")] = "less -FRX"
+    translate: Annotated[str | None, Field(description="chat model that writes forms where searches want it; none: they name one")] = None
+    translate_endpoint: Annotated[str, Field(description="endpoint whose model that is")] = "default"
+    external: Annotated[Path | None, Field(description="YAML or JSON file of external search tools by name; none: no tools")] = None
     s3_endpoint: Annotated[str | None, Field(description="URL of an S3-compatible server; none: AWS")] = None
     s3_key: Annotated[str | None, Field(description="none: profile, container or instance role, as boto finds them")] = None
     s3_secret: SecretStr | None = None
@@ -116,6 +133,8 @@ class Settings(BaseModel):
             raise TypeError(f"unknown settings {', '.join(sorted(unknown))}")
         if isinstance(values.get("api_keys"), str):
             values["api_keys"] = [key for part in values["api_keys"].split(",") if (key := part.strip())]
+        if isinstance(values.get("plugins"), str):
+            values["plugins"] = [module for part in values["plugins"].split(",") if (module := part.strip())]
         try:
             return cls(**values)
         except ValidationError as error:
@@ -162,15 +181,25 @@ class Settings(BaseModel):
         return found
 
     def resources(self) -> "Resources":
-        """What layers may use of this machine."""
+        """What layers may use of this machine; plugins register in this process. Raises BadSpec for one that cannot be imported."""
         from shards.layers.contract import Resources
 
+        self.load_plugins()
         return Resources(models=self.models_dir(), endpoints=self.endpoint_settings())
 
+    def load_plugins(self) -> None:
+        """Let the plugins register in this process. Raises BadSpec for one that cannot be imported."""
+        if self.plugins:
+            from shards.plugins import load
+
+            for module in self.plugins:
+                load(module)
+
     def host_settings(self) -> "HostSettings":
-        """What the hosts are started with. Raises BadSpec when no store is named."""
+        """What the hosts are started with. Raises BadSpec when no store is named, or a plugin cannot be imported here."""
         from cluster.settings import HostSettings
 
+        self.load_plugins()
         return HostSettings(
             store_url=self.store_url(),
             store_options=self.store_options(),
@@ -179,6 +208,7 @@ class Settings(BaseModel):
             models_dir=self.models_dir(),
             endpoints=self.endpoint_settings(),
             threads=self.threads,
+            plugins=self.plugins,
         )
 
     def last_stage(self) -> "Rerank | None":
@@ -191,10 +221,34 @@ class Settings(BaseModel):
             return None
         return Rerank(model=self.rerank, endpoint=self.rerank_endpoint, depth=self.rerank_depth)
 
+    def translator(self) -> "Translate | None":
+        """Who writes forms for searches that want it and name nobody."""
+        from serve.translation_schema import Translate
+
+        return Translate(model=self.translate, endpoint=self.translate_endpoint) if self.translate is not None else None
+
+    def external_sources(self) -> "Sources | None":
+        """Search tools elsewhere, of the file of sources and as they were registered. None where there are none. Raises BadSpec."""
+        from shards.plugins import PROCESS
+
+        registered = {name: PROCESS.externals.get(name) for name in PROCESS.externals.names()}
+        if self.external is None and not registered:
+            return None
+        from serve.external.sources import Sources
+
+        return Sources(read_sources(self.external) if self.external is not None else {}, registered)
+
     def keys(self) -> "tuple[Key, ...]":
-        """The keys that a server accepts: those given one by one, and those of the file. Raises BadSpec."""
+        """The keys that a server accepts: those that are published, where it is to follow these and there are some; else those given one by
+        one, and those of the file. Raises BadSpec."""
         from serve.keys import as_keys
 
+        if self.follow_keys:
+            from serve.published_keys import newest
+            from shards.store import open_store
+
+            if (record := newest(open_store(self.store_url(), **self.store_options()))) is not None:
+                return record.keys
         in_file = read_keys(self.api_key_file) if self.api_key_file else ()
         return as_keys([*(key.get_secret_value() for key in self.api_keys), *in_file])
 
@@ -209,11 +263,13 @@ class Settings(BaseModel):
                 host=self.host,
                 port=self.port,
                 api_keys=self.keys(),
+                follow_keys=self.follow_keys,
                 limits=Limits.parse(self.limits, "SONDAGE_LIMITS"),
                 audit=AuditSettings(target=self.audit, queries=self.audit_queries) if self.audit else None,
                 tls_certificate=_absolute(self.tls_certificate),
                 tls_key=_absolute(self.tls_key),
                 rerank=self.last_stage(),
+                translate=self.translator(),
             )
         except ValidationError as error:
             raise BadSpec(error.errors()[0]["msg"].removeprefix("Value error, ") + ".") from None
@@ -269,6 +325,23 @@ def read_endpoints(path: Path) -> "dict[str, EndpointSettings]":
         )
         for name, e in read.items()
     }
+
+
+def read_sources(path: Path) -> "dict[str, HttpSource | McpSource]":
+    """Search tools elsewhere from a YAML (or JSON) file: name -> `use: openalex`, `key`, or a mapping. Raises BadSpec, without values."""
+    import yaml
+
+    from serve.external.sources import sources_of
+
+    origin = f"The file of external sources {path}"
+    try:
+        stated = yaml.safe_load(path.expanduser().read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSpec(f"{origin} cannot be read: {error}.") from None
+    except yaml.YAMLError as error:  # its text would quote the line, which may hold a key
+        mark = getattr(error, "problem_mark", None)
+        raise BadSpec(f"{origin} is no YAML" + (f" from line {mark.line + 1} on." if mark else ".")) from None
+    return sources_of(stated, origin)
 
 
 def read_keys(path: Path) -> "tuple[Key | str, ...]":

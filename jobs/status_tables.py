@@ -9,8 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from jobs.connecting import no_corpus_yet
 from jobs.progress import amount
-from jobs.tables import table
+from jobs.tables import put, table
 from serve.gauges import host_label
 
 MAX_REASONS = 3
@@ -24,12 +25,12 @@ def status(out: Console, state: Mapping[str, Any]) -> None:
         out.print(Text(line, "dim"))
     corpora = state.get("corpora", {})
     if not corpora:
-        out.print("no corpus yet; build one with `sondage index --corpus NAME --source URL --store URL`", markup=False)
+        out.print(f"{no_corpus_yet(state)} For example: sondage index --corpus NAME --source FOLDER --store FOLDER", markup=False)
     for name, corpus in corpora.items():
         out.print()
         _corpus(out, name, corpus)
     out.print()
-    out.print(hosts(state.get("hosts", [])))
+    put(out, hosts(state.get("hosts", [])))
     for model in state.get("rerankers", []):
         out.print(Text(reranker(model), "dim"))
     for what, reason in state.get("problems", {}).items():
@@ -53,20 +54,20 @@ def _corpus(out: Console, name: str, corpus: Mapping[str, Any]) -> None:
         out.print(Text("  in memory: " + ", ".join(f"{what} {in_memory(held)}" for what, held in memory.items()), "dim"))
     timed = any("latency_ms" in layer for layer in corpus["layers"])
     latency = ("p50 ms", "p99 ms") if timed else ()
-    spaces = table("layer", "units", "size", "in memory", *latency, "granularity", "origin", "query", "cost")
+    spaces = table("layer", "units", "size", "in memory", *latency, "granularity", "origin")
     for layer in corpus["layers"]:
         kind = layer["name"] if layer["name"] == layer["layer"] else f"{layer['name']} ({layer['layer']})"
         size = amount(layer["bytes"], "bytes") + (f" ({layer['of_text']:.2g} x text)" if "of_text" in layer else "")
-        facts = [layer[name] for name in ("granularity", "origin", "query_format", "cost")]
+        facts = [layer[name] for name in ("granularity", "origin")]  # what it is asked and costs: sondage layers
         lately = [milliseconds(layer.get("latency_ms", {}).get(q)) for q in ("p50", "p99")] if timed else []
         row = [kind, f"{layer['units']:,}", size, in_memory(layer), *lately, *facts]
         spaces.add_row(*map(escape, row))
-    out.print(spaces)
+    put(out, spaces)
     for layer in corpus["layers"]:
         if facts := layer.get("facts"):
             out.print(Text(f"  {layer['name']}: " + ", ".join(map(fact, facts.items())), "dim"))
     if (shown := shards(corpus)) is not None:
-        out.print(shown)
+        put(out, shown)
 
 
 def coordinator(state: Mapping[str, Any]) -> list[str]:
@@ -91,11 +92,15 @@ def coordinator(state: Mapping[str, Any]) -> list[str]:
 
 
 def size_of(corpus: Mapping[str, Any]) -> str:
-    """How much a corpus holds: "generation 4, 1,200 documents of 1,300 entries, 5.0 MB of text, 2 shards, 7 segments, published 3 s ago".
-    """
+    """How much a corpus holds: "generation 4, 1,200 documents of 1,300 entries, 5.0 MB of text, 2 shards, 1 segment, published 3 s ago"."""
     facts = f"generation {corpus['generation']}, {corpus['docs']:,} documents of {corpus['entries']:,} entries"
-    size = f"{amount(corpus['text_bytes'], 'bytes')} of text, {len(corpus['shards'])} shards, {corpus['segments']} segments"
+    size = f"{amount(corpus['text_bytes'], 'bytes')} of text, {some(len(corpus['shards']), 'shard')}, {some(corpus['segments'], 'segment')}"
     return f"{facts}, {size}" + (f", published {age(corpus['age_s'])} ago" if "age_s" in corpus else "")
+
+
+def some(n: int, what: str) -> str:
+    """So many of something: 1 shard, 2 shards."""
+    return f"{n:,} {what}{'s' if n != 1 else ''}"
 
 
 def replicas(corpus: Mapping[str, Any]) -> str:

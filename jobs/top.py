@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jobs.options import Color, Colors, Url
 from shards.errors import BadQuery, SondageError
 
 WINDOW_S = 10.0  # rates and latencies are over so long, that a quiet server shows more than noise
@@ -89,26 +90,24 @@ def add(app: typer.Typer) -> None:
 
 
 def top(
-    url: Annotated[str | None, typer.Option("--url", help="Server to watch (SONDAGE_URL).")] = None,
+    url: Url = None,
     interval: Annotated[float, typer.Option("--interval", "-n", help="Seconds between looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one look and end; 1 where there was no answer.")] = False,
-    color: Annotated[str, typer.Option("--color", help="Colours and marks: auto, always, never.")] = "auto",
+    color: Colors = Color.auto,
 ) -> None:
     """Watch a running server: requests, layers, replicas, hosts, what waits. Keys: q ends, space looks at once."""
     if not LEAST_S <= interval <= MOST_S:
         raise BadQuery(f"--interval is {interval:g}; expected {LEAST_S:g} to {MOST_S:g} seconds.")
-    if color not in ("auto", "always", "never"):
-        raise BadQuery(f"--color is {color!r}; choose from auto, always, never.")
     import sondage
-    from jobs import render
     from jobs.settings import Settings
+    from jobs.terminal import console
 
     settings = Settings.load(url=url)
     key = settings.api_key.get_secret_value() if settings.api_key else None
     address = settings.url or f"http://127.0.0.1:{settings.port}"
     with sondage.connect(address, key, settings.ca_file) as client:
         watching = Watching(client.status)
-        out = render.console(color)
+        out = console(color.value)
         if once or not out.is_terminal:
             watching.look()
             old, new, problem = watching.seen()

@@ -20,8 +20,10 @@ if not __package__:  # run as a file: the project's root is where the packages a
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
 from jobs import datasets
+from jobs.arguments import Parser
 from jobs.asking import BUDGET_MS, Asked
 from jobs.datasets import BadDataset, Judged
+from jobs.failing import tell
 from jobs.progress import Progress
 from jobs.settings import Settings
 from jobs.tuning import Judgements, Tuning, ideal_dcg, tune
@@ -35,7 +37,7 @@ MIN_QUERIES = 10  # fewer tell nothing of other queries, however they are cut in
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="sondage tune",
         description=__doc__,
         epilog="Exit code: 0 the weights help, 1 they do not, or nobody can tell, 2 error.",
@@ -53,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--folds", type=int, default=5, help="parts of the queries for cross-validation (default: 5)")
     p.add_argument("--seed", type=int, default=0, help="of parts, bootstrap and signs (default: 0)")
     p.add_argument("--out", type=Path, metavar="FILE", help="write the weights, and what they gain, as JSON")
+    p.add_argument("--json", action="store_true", help="print these on stdout instead of tables")
     return p
 
 
@@ -104,7 +107,7 @@ def _opened(args: argparse.Namespace, settings: Settings) -> Asked:
 
 
 def _corpus(args: argparse.Namespace, asked: Asked) -> str:
-    from jobs.cli import only_corpus
+    from jobs.connecting import only_corpus
 
     return args.corpus or only_corpus(asked.status())
 
@@ -185,8 +188,8 @@ def _mean(values: np.ndarray) -> float:
 
 def print_report(names: Sequence[str], found: Tuning) -> None:
     """Tables and the conclusion, on stdout."""
-    from jobs.render import console
     from jobs.tables import table
+    from jobs.terminal import console
 
     out = console()
     weights = table("layer", "the corpus's own", "tuned", "least in a fold", "most")
@@ -218,17 +221,20 @@ def run_tune(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     try:
-        corpus, names, found = run(args, Settings.load(store=args.store), Progress())
+        with Progress() as progress:
+            corpus, names, found = run(args, Settings.load(store=args.store), progress)
         if args.out:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             args.out.write_text(json.dumps(as_json(corpus, names, found), indent=2) + "\n", encoding="utf-8")
     except (SondageError, OSError) as error:
-        print(f"sondage tune: {error}", file=sys.stderr)
-        return 2
+        return tell(error, args.json, "sondage tune")
     except KeyboardInterrupt:
         print("sondage tune: stopped.", file=sys.stderr)
         return 130
-    print_report(names, found)
+    if args.json:
+        print(json.dumps(as_json(corpus, names, found)))
+    else:
+        print_report(names, found)
     return 0 if found.helps else 1
 
 

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jobs.options import AsJson, Color, Colors, Corpus, Paged
+from jobs.options import StoreAlone as Store
 from shards.errors import BadSpec
 
 if TYPE_CHECKING:
+    from jobs.progress import Progress
     from jobs.settings import Settings
     from shards.corpus import Source
     from shards.manifest import SourceRef
     from shards.repair import Tools
     from shards.store import Store as AnyStore
-
-Corpus = Annotated[str | None, typer.Option("--corpus", "-c", help="Corpus; may be left out where there is one.")]
-Store = Annotated[str | None, typer.Option("--store", help="The index (SONDAGE_STORE).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
 
 
 def add(app: typer.Typer) -> None:
@@ -32,25 +31,19 @@ def add(app: typer.Typer) -> None:
     app.command("import")(import_)
 
 
-def history(corpus: Corpus = None, store: Store = None, as_json: AsJson = False) -> None:
-    """Show every kept generation: what it changed, what it takes, who reads it."""
-    from jobs.progress import amount
+def history(corpus: Corpus = None, store: Store = None, as_json: AsJson = False, color: Colors = Color.auto, paged: Paged = None) -> None:
+    """Show every kept generation: when and by whom it was published, what it changed, what it takes, who reads it."""
     from shards.history import history as kept
 
     _, opened, name = _opened(store, corpus)
     found = kept(opened, name, time.time())
     if _json(as_json, [asdict(one) for one in found]):
         return
-    for one in found:
-        if one.problem:
-            print(f"{one.generation:>6}  cannot be read: {one.problem}")
-            continue
-        size = f"{amount(one.size_bytes, 'bytes')}, {amount(one.own_bytes, 'bytes')} of it nobody else's"
-        print(f"{one.generation:>6}  {one.created}  {one.documents:,} documents, {one.entries:,} entries, {size}")
-        for source, counts in one.changed.items():
-            print(f"        {source}: " + ", ".join(f"{kind} {n:,}" for kind, n in counts.items()))
-        for reader in one.readers:
-            print(f"        read by {reader}")
+    from jobs import store_tables
+    from jobs.terminal import shown
+
+    with shown(color.value, paged) as out:
+        store_tables.history(out, found)
 
 
 def diff(
@@ -59,20 +52,22 @@ def diff(
     corpus: Corpus = None,
     store: Store = None,
     as_json: AsJson = False,
+    color: Colors = Color.auto,
+    paged: Paged = None,
 ) -> None:
     """Show which paths were added, removed, changed and renamed between two generations."""
     from shards.changes import changes
     from shards.manifest import corpus_store, read_root
 
     _, opened, name = _opened(store, corpus)
-    found = changes(corpus_store(opened, name), read_root(opened, name, a), read_root(opened, name, b))
-    if as_json:
-        _json(True, [asdict(change) for change in found])
+    found = list(changes(corpus_store(opened, name), read_root(opened, name, a), read_root(opened, name, b)))
+    if _json(as_json, [asdict(change) for change in found]):
         return
-    marks = {"added": "+", "removed": "-", "changed": "~", "renamed": ">", "touched": "."}
-    for change in found:
-        path = f"{change.old_path} -> {change.path}" if change.old_path else change.path
-        print(f"{marks[change.kind]} {change.source}/{path}".encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    from jobs import store_tables
+    from jobs.terminal import shown
+
+    with shown(color.value, paged) as out:
+        store_tables.diff(out, found)
 
 
 def gc(
@@ -82,22 +77,21 @@ def gc(
     corpus: Corpus = None,
     store: Store = None,
     as_json: AsJson = False,
+    color: Colors = Color.auto,
 ) -> None:
     """Delete old generations that nobody reads, and files that no generation refers to."""
-    from jobs.progress import Progress, amount
+    from jobs.progress import Progress
     from shards.collect import Policy, collect
 
     _, opened, name = _opened(store, corpus)
-    done = collect(opened, name, Policy(keep, _seconds(older_than)), time.time(), dry_run=dry_run, report=Progress())
+    with Progress() as progress:
+        done = collect(opened, name, Policy(keep, _seconds(older_than)), time.time(), dry_run=dry_run, report=progress)
     if _json(as_json, asdict(done)):
         return
-    print(f"{name}: {'would remove' if dry_run else 'removed'} generations {_list(done.removed)}; kept {_list(done.kept)}")
-    for kind, n in sorted(done.files.items()):
-        print(f"  {kind}: {n:,} files, {amount(done.size_bytes.get(kind, 0), 'bytes')}")
-    for number, readers in sorted(done.held.items()):
-        print(f"  generation {number} is read by {', '.join(readers)}")
-    if done.young_files:
-        print(f"  {done.young_files:,} files stay for a run that began at {done.young_since}")
+    from jobs import store_tables
+    from jobs.terminal import console
+
+    store_tables.collected(console(color.value), name, done)
 
 
 def verify(
@@ -106,30 +100,27 @@ def verify(
     corpus: Corpus = None,
     store: Store = None,
     as_json: AsJson = False,
+    color: Colors = Color.auto,
 ) -> None:
-    """Read everything that the kept generations refer to, and name what is damaged."""
-    from jobs.progress import Progress, amount
+    """Read everything that the kept generations refer to, and name what is damaged.
+
+    Exit codes: 0 nothing is damaged, or no longer; 1 damage is left; 2 error.
+    """
+    from jobs.progress import Progress
     from shards.repair import repair as mend
     from shards.verify import verify as check
 
     settings, opened, name = _opened(store, corpus)
-    tools = _tools(settings, opened, name)
-    found = check(opened, name, tools.cache, tools.resources, deep=deep, report=Progress())
-    done = mend(opened, name, found, tools) if repair and found.damages else None
-    left = check(opened, name, tools.cache, tools.resources, report=Progress()).damages if done else found.damages
+    with Progress() as progress:
+        tools = _tools(settings, opened, name, progress)
+        found = check(opened, name, tools.cache, tools.resources, deep=deep, report=progress)
+        done = mend(opened, name, found, tools) if repair and found.damages else None
+        left = check(opened, name, tools.cache, tools.resources, report=progress).damages if done else found.damages
     if not _json(as_json, {**asdict(found), "repaired": asdict(done) if done else None, "left": [asdict(damage) for damage in left]}):
-        print(f"{name}: {found.files:,} files, {amount(found.size_bytes, 'bytes')}, of generations {_list(found.generations)}")
-        for damage in found.damages:
-            print(f"  {damage.name} {damage.found}; generations {_list(list(damage.generations))}: {damage.consequence}")
-        for note in found.notes:
-            print(f"  {note}")
-        if done:
-            made = [*(f"put back {file}" for file in done.restored), *(f"deleted {file}" for file in done.removed)]
-            for line in [*made, *(f"made anew: {what}" for what in done.rebuilt), *(f"read again: {path}" for path in done.reread)]:
-                print(f"  {line}")
-            for lost in done.lost:
-                print(f"  lost: {lost.hash}, which lay at {', '.join(path for _, path in lost.places)}")
-            print(f"  {len(left):,} damaged files are left" + ("; they belong to old generations: sondage gc --keep 1" if left else ""))
+        from jobs import store_tables
+        from jobs.terminal import console
+
+        store_tables.verified(console(color.value), name, found, done, left)
     raise typer.Exit(1 if left else 0)
 
 
@@ -148,17 +139,18 @@ def export(
     from shards.store_tar import write_archive
 
     settings, opened, name = _opened(store, corpus)
-    if not destination.endswith(".tar"):
-        done = copy(opened, _other(settings, destination), name, generation, time.time, Progress())
-    else:
-        if os.path.exists(destination):
-            raise BadSpec(f"{destination} exists already. Name another file, or remove it.")
-        target = write_archive(Path(f"{destination}.partial"))
-        try:
-            done = copy(opened, target, name, generation, time.time, Progress())
-        finally:
-            target.archive.close()
-        os.replace(f"{destination}.partial", destination)
+    with Progress() as progress:
+        if not destination.endswith(".tar"):
+            done = copy(opened, _other(settings, destination), name, generation, time.time, progress)
+        else:
+            if os.path.exists(destination):
+                raise BadSpec(f"{destination} exists already. Name another file, or remove it.")
+            target = write_archive(Path(f"{destination}.partial"))
+            try:
+                done = copy(opened, target, name, generation, time.time, progress)
+            finally:
+                target.archive.close()
+            os.replace(f"{destination}.partial", destination)
     if not _json(as_json, asdict(done)):
         print(f"{name}: generations {_list(done.generations)}, {done.files:,} files, {amount(done.size_bytes, 'bytes')}")
 
@@ -180,7 +172,8 @@ def import_(
     opened = open_store(settings.store_url(), **settings.store_options())
     origin = read_archive(Path(source)) if source.endswith(".tar") else _other(settings, source)
     try:
-        done = restore(origin, opened, choose_corpus(origin, corpus), Progress())
+        with Progress() as progress:
+            done = restore(origin, opened, choose_corpus(origin, corpus), progress)
     finally:
         if isinstance(origin, TarStore):
             origin.archive.close()
@@ -194,9 +187,13 @@ def erase(
     corpus: Corpus = None,
     store: Store = None,
     as_json: AsJson = False,
+    color: Colors = Color.auto,
 ) -> None:
-    """Remove documents with every byte of them, old generations included, and prove it."""
-    from jobs.progress import amount
+    """Remove documents with every byte of them, old generations included, and prove it.
+
+    Exit codes: 0 nothing of them is left; 1 something is; 2 error.
+    """
+    from jobs.progress import Progress
     from shards.erase import erase as remove
     from shards.erase import targets
 
@@ -208,16 +205,13 @@ def erase(
             for target in doomed:
                 print(f"{target.hash.hex()}  {', '.join(path for _, path in target.places)}")
         return
-    done = remove(opened, name, doomed, _tools(settings, opened, name))
+    with Progress() as progress:
+        done = remove(opened, name, doomed, _tools(settings, opened, name, progress))
     if not _json(as_json, asdict(done) | {"complete": done.complete}):
-        print(f"{name}: erased {len(done.documents):,} documents; removed generations {_list(done.removed_generations)}")
-        print(f"  read {done.proven_files:,} files, {amount(done.proven_bytes, 'bytes')}, from beginning to end:")
-        for trace in done.traces:
-            print(f"  {trace.name} holds {trace.what}" + (", of another document" if trace.shared else ": NOT ERASED, run this again"))
-        if done.complete:
-            print("  nothing of the erased documents is left")
-        for note in done.notes:
-            print(f"  {note}")
+        from jobs import store_tables
+        from jobs.terminal import console
+
+        store_tables.erased(console(color.value), name, done)
     raise typer.Exit(0 if done.complete else 1)
 
 
@@ -240,10 +234,9 @@ def _other(settings: "Settings", url: str) -> "AnyStore":
     return open_store(url, **(settings.s3_options() if url.startswith("s3://") else {}))
 
 
-def _tools(settings: "Settings", store: "AnyStore", corpus: str) -> "Tools":
+def _tools(settings: "Settings", store: "AnyStore", corpus: str, progress: "Progress") -> "Tools":
     from jobs.index import _s3_storage_options
     from jobs.pool import LocalPool, WorkerSettings, cores
-    from jobs.progress import Progress
     from serve.calibrate import Calibrator
     from shards.cache import FileCache
     from shards.corpus import Source
@@ -263,8 +256,8 @@ def _tools(settings: "Settings", store: "AnyStore", corpus: str) -> "Tools":
         options = _s3_storage_options(settings.s3_options()) if "s3://" in ref.url else {}
         return Source(name, ref.url, ref.include, ref.exclude, options)
 
-    calibrate: Callable[[Any], bytes | None] = Calibrator(cores(), Progress())
-    return Tools(cache, resources, workers, time.time, holding(store, corpus), calibrate, source_of, Progress())
+    calibrate: Callable[[Any], bytes | None] = Calibrator(cores(), progress)
+    return Tools(cache, resources, workers, time.time, holding(store, corpus), calibrate, source_of, progress)
 
 
 def _seconds(text: str | None) -> float:
@@ -283,7 +276,7 @@ def _list(numbers: list[int]) -> str:
 
 def _json(wanted: bool, value: Any) -> bool:
     if wanted:
-        from jobs.cli import print_json
+        from jobs.terminal import print_json
 
         print_json(value)
     return wanted

@@ -137,13 +137,14 @@ def hits_out(
             for s in loudest[i]
             if math.isfinite(scores[s]) and (surprises[s] >= SHOWN_SURPRISE or explain or len(queries) == 1)
         ]
-        excerpt, line, place = _excerpt_out(detail, spans[i], highlighter)
+        excerpt, line, column, place = _excerpt_out(detail, spans[i], highlighter)
         hits.append(
             Hit(
                 hash=key.hex(),
                 start=spans[i][0],
                 end=spans[i][1],
                 line=line,
+                column=column,
                 place=place,
                 fused=evidence[i],
                 evalue=evalue_of(log_evalues[i]),
@@ -161,16 +162,24 @@ def _generated(derived: Derived) -> Generated:
     return Generated(text=derived.text, kind=derived.kind, generator=derived.generator, start=derived.start, end=derived.end)
 
 
-def _excerpt_out(detail: Detail, span: tuple[int, int], highlighter: Highlighter | None) -> tuple[ExcerptOut | None, int, str]:
-    """What shows the span, if it was asked for, and the line and the place that the hit is about."""
+def _excerpt_out(detail: Detail, span: tuple[int, int], highlighter: Highlighter | None) -> tuple[ExcerptOut | None, int, int, str]:
+    """What shows the span, if it was asked for, and the line, the column in it and the place that the hit is about."""
     shown = detail.excerpts.get(span)
     if shown is None:
-        return None, 1, ""
+        return None, 1, 0, ""
     text = shown.text
     marks = highlighter.marks(text, detail.kind) if highlighter else []
     focus = _focus(shown, span, marks)
     line = shown.line + text.count("\n", 0, focus)
-    return ExcerptOut(start=shown.start, end=shown.end, first_line=shown.line, text=text, marks=marks), line, _place(shown, focus)
+    excerpt = ExcerptOut(start=shown.start, end=shown.end, first_line=shown.line, text=text, marks=marks)
+    return excerpt, line, _column(shown, focus), _place(shown, focus)
+
+
+def _column(shown: Excerpt, focus: int) -> int:
+    """The 1-based character of its line that an excerpt's character is; 0 where that is not known."""
+    if (newline := shown.text.rfind("\n", 0, focus)) >= 0:
+        return focus - newline
+    return shown.column + focus if shown.column else 0
 
 
 def _place(shown: Excerpt, focus: int) -> str:

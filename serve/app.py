@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -15,12 +15,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cluster.searcher import RaySearcher
 from serve.coordinator import Coordinator
 from serve.http import create_app
+from serve.keys import KeyRing
 from serve.listener import listening
 from serve.local import local_pushes
+from serve.published_keys import following
 from serve.scaling import ReplicaScaling
 from serve.settings import ServiceSettings
 from shards.cache import FileCache
 from shards.layers.contract import Resources
+from shards.plugins import load
 from shards.store import open_store
 
 HEAD = "node:__internal_head__"  # a resource that Ray gives to its head node alone
@@ -46,7 +49,8 @@ class Service:
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica's event loop, to which the searcher then belongs."""
         front = self.settings.front
-        make = partial(create_app, self.coordinator(), front.api_keys, pushing=local_pushes, limits=front.limits, audit=front.audit)
+        ring = KeyRing(front.api_keys, front.limits)
+        make = partial(create_app, self.coordinator(ring), ring, pushing=local_pushes, audit=front.audit)
         make = partial(make, reranker=front.rerank.model if front.rerank else None)
         if not front.own_listener:
             app = make()
@@ -55,17 +59,20 @@ class Service:
         return make(lambda app: listening(app, front.host, front.port, _log_access, front.tls))
 
     @asynccontextmanager
-    async def coordinator(self) -> AsyncIterator[Coordinator]:
-        """A running coordinator; the hosts outlive it."""
+    async def coordinator(self, ring: KeyRing) -> AsyncIterator[Coordinator]:
+        """A running coordinator; the hosts outlive it. ring: of whom it answers, kept up to date where keys are published."""
         host = self.settings.host
+        for module in host.plugins:
+            load(module)
         store = open_store(host.store_url, **host.store_options)
         resources = Resources(endpoints=host.endpoints)
         if host.models_dir:
             resources = replace(resources, models=host.models_dir)
-        async with RaySearcher(self.settings.cluster, host) as searcher:
+        front = self.settings.front
+        keys = following(store, ring) if front.follow_keys else nullcontext()
+        async with keys, RaySearcher(self.settings.cluster, host) as searcher:
             cache = FileCache(host.cache_dir.expanduser(), host.cache_bytes)
-            front = self.settings.front
-            coordinator = Coordinator(store, searcher, resources, cache, front.poll_s, front.rerank, front.coordinators)
+            coordinator = Coordinator(store, searcher, resources, cache, front.poll_s, front.rerank, front.coordinators, front.translate)
             await coordinator.start()
             scaling = ReplicaScaling(store, coordinator.generations.serving, coordinator.told, coordinator.name)
             watch = asyncio.get_running_loop().create_task(scaling.run())

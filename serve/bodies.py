@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fastapi import Request
 from pydantic_core import from_json
 
 from serve.problems import BadRequest, TooLarge, TooSlow
 from shards.errors import Cancelled
+
+if TYPE_CHECKING:
+    from fastapi import Request  # an engine in this process reads bodies, too, and has no use for the rest
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -20,7 +22,7 @@ BODY_TIMEOUT_S = 30.0  # a client that sends slower than 34 kB/s holds a connect
 
 
 async def read_body(
-    request: Request, most: int = MAX_BODY_BYTES, remedy: str = "Shorten the query or the filter.", timeout_s: float = BODY_TIMEOUT_S
+    request: "Request", most: int = MAX_BODY_BYTES, remedy: str = "Shorten the query or the filter.", timeout_s: float = BODY_TIMEOUT_S
 ) -> bytes:
     """The body, at most `most` bytes. remedy: told where it has more. Raises TooLarge, TooSlow."""
     declared = request.headers.get("content-length", "")
@@ -54,7 +56,7 @@ def decode(body: bytes, what: str = "body") -> Any:
         raise BadRequest(f"The {what} is not JSON: {error}.") from None
 
 
-async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def until_gone(request: "Request", work: Coroutine[Any, Any, T]) -> T:
     """The outcome of `work`, which is cancelled as soon as nobody waits for it: the client hung up, or this task was cancelled.
 
     Raises Cancelled when the client is gone.
@@ -82,6 +84,6 @@ async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         watcher.cancel()
 
 
-async def _hang_up(request: Request) -> None:
+async def _hang_up(request: "Request") -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

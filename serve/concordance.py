@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtri, ndtri_exp
 
 from serve.evidence import Weighed
 from shards.types import Array
@@ -26,6 +25,8 @@ def concordances(weighed: Weighed, generated: Array, names: Sequence[str], n_doc
     K of N are listed: phi(Phi^-1(1 - K / N)), K / N being at most 1/2. A space's own weight and gate play no part. Others are summed
     in the order of their names.
     """
+    from scipy.special import ndtri_exp
+
     n, s = weighed.surprises.shape
     agreed = np.full(s, np.nan)
     # Phi^-1(1 - e^-x) = -Phi^-1(e^-x), in logarithms, since e^-64 is no p that a double can tell from 0 by subtraction
@@ -49,5 +50,7 @@ def _by_lot(listed: float) -> float:
     """The mean of G over all documents of a space without any signal that lists this share: E[z; z > Phi^-1(1 - listed)], of z > 0."""
     if listed <= 0.0:
         return 0.0
+    from scipy.special import ndtri
+
     cut = float(ndtri(min(listed, 0.5)))
     return math.exp(-cut * cut / 2) / math.sqrt(2 * math.pi)

@@ -16,6 +16,9 @@ from serve.answers import entry_out, highlighter_of, hits_out, layer_infos, laye
 from serve.couplings import NOTHING, RERANKED, check, couple, located, with_places, with_weights
 from serve.evidence import Fused, SpaceFacts, weigh
 from serve.explanation import explained
+from serve.feedback import Changed, read_examples, reformulate, suggested
+from serve.feedback_schema import Span as ChosenSpan
+from serve.feedback_schema import TermsAnswer, TermsRequest
 from serve.generations import Generations
 from serve.highlight import query_words
 from serve.joint import complete
@@ -35,9 +38,12 @@ from serve.schema import (
     SearchRequest,
 )
 from serve.status import CorpusStatuses
+from serve.translation import Translating
+from serve.translation_schema import Translate
 from shards import routing
-from shards.candidates import merge, nothing
+from shards.candidates import merge, nothing, without
 from shards.errors import BadQuery, Gone, NotFound, SondageError
+from shards.examples import Example
 from shards.generation import Generation
 from shards.layers.contract import Resources
 from shards.media import KeptMedia
@@ -47,7 +53,10 @@ from shards.types import EXCERPT_BYTES, N_CANDIDATES, Array, Budget, Candidates,
 if TYPE_CHECKING:
     from cluster.host import Opened
     from cluster.protocol import Searcher
+    from serve.nlql.facts import CorpusFacts
+    from serve.nlql.schema import QueryAnswer, QueryRequest
     from shards.cache import FileCache
+    from shards.plugins import Plugins
     from shards.store import Store
 
 logger = logging.getLogger(__name__)
@@ -60,7 +69,7 @@ SHORT_CHARS, SHORT_S = 500, 0.002
 class Coordinator:
     """Answers searches over every corpus below a store. cache: local files of statistics; poll_s: seconds between looks at
     the store for new generations; rerank: the last stage of searches that say nothing of one; of: how many coordinators the deployment
-    wants, this one among them."""
+    wants, this one among them; translate: who writes forms for searches that want it and name nobody."""
 
     def __init__(
         self,
@@ -71,15 +80,18 @@ class Coordinator:
         poll_s: float = 0.5,
         rerank: Rerank | None = None,
         of: int = 1,
+        translate: Translate | None = None,
     ):
         self.store, self.searcher = store, searcher
         self.name, self._of = f"{socket.gethostname()}-{os.getpid()}", of
         self.reranking = Reranking(resources, rerank)
+        self.translating = Translating(resources, translate)
         self.generations = Generations(store, resources, cache, poll_s, self._warm, self._try_out)
         self.admission = Admission()
         self._tried: dict[str, int] = {}  # by corpus, the generation that was opened and asked something last
         self._trying = asyncio.Lock()
         self._statuses = CorpusStatuses(store)
+        self.facts: dict[tuple[str, int], CorpusFacts] = {}  # by corpus and generation, what queries of NLQL are planned by
 
     async def start(self) -> None:
         """Open what the store has and go on watching it."""
@@ -94,6 +106,7 @@ class Coordinator:
         """Stop watching."""
         await self.generations.close()
         self.reranking.close()
+        self.translating.close()
 
     async def _warm(self, generation: Generation) -> "Opened":
         root = generation.root
@@ -108,8 +121,11 @@ class Coordinator:
             if self._tried.get(corpus) == number:
                 return
             opened = await self._warm(generation)
-            if opened.sample:
-                trial = SearchRequest(corpus=corpus, query=opened.sample, k=1, budget_ms=60_000, generation=number)
+            layers = {name: space.layer for name, space in generation.spaces.items()}
+            asked = [name for name, layer in layers.items() if layer.warmed and layer.asked_in_words]
+            if opened.sample and asked:
+                chosen = {} if all(layer.warmed for layer in layers.values()) else {"layers": asked}
+                trial = SearchRequest(corpus=corpus, query=opened.sample, k=1, budget_ms=60_000, generation=number, **chosen)
                 try:
                     await self.search(trial)
                 except SondageError as error:  # no lasting problem: a query that meets it is told
@@ -122,10 +138,27 @@ class Coordinator:
         """Open what a search will ask, for callers whose budget is for the answer alone. Raises as `search`."""
         await self._try_out(await self.generation(request, _cursor(request)))
 
+    async def open_corpus(self, corpus: str, generation: int | None = None) -> None:
+        """The same for a query."""
+        await self._try_out(await self.generations.get(corpus, generation))
+
     async def search(self, request: SearchRequest) -> SearchAnswer:
         """The answer to one search. Raises BadQuery, NotFound, StoreError, TryAgain."""
         with self.admission.search(request.budget_ms / 1000):
             return await self._search(request)
+
+    async def search_within(self, request: SearchRequest) -> SearchAnswer:
+        """The same for a part of something that was let in already."""
+        return await self._search(request)
+
+    async def query(self, request: "QueryRequest", plugins: "Plugins | None" = None) -> "QueryAnswer":
+        """The answer to one query of NLQL. plugins: an engine's own registries.
+
+        Raises NLQLError with the place in the query, NotFound, StoreError, TryAgain.
+        """
+        from serve.nlql.execute import query
+
+        return await query(self, request, plugins)
 
     async def _search(self, request: SearchRequest) -> SearchAnswer:
         laps = Laps()
@@ -141,10 +174,19 @@ class Coordinator:
         root = generation.root
         where = filters.scope(request.paths, request.where)
         names = spaces_to_ask(generation, request)
-        prepared, reasons = await self.prepare(generation, request, names)
+        asked, judged, translation, changed = request, request, None, None  # with a model's forms; with the words that feedback brought
+        if request.translate:
+            asked, translation = await self.translating.translate(request, generation, names, budget)
+            laps.end("translate")
+        prepared, reasons = await self.prepare(generation, asked, names)
+        if request.feedback:
+            changed = await self._drawn(generation, request, prepared, reasons, budget)
+            prepared, reasons = changed.prepared, changed.reasons
+            judged = request.model_copy(update={"query": changed.asked_text})
+        known = {bytes.fromhex(span.hash) for span in request.feedback}
         laps.end("prepare")
         offset = cursor.offset if cursor else 0
-        n_candidates = cursor.n_candidates if cursor else max(N_CANDIDATES, request.k)
+        n_candidates = cursor.n_candidates if cursor else max(N_CANDIDATES, request.k) + len(known)
         plan = Plan(
             where=where,
             queries=tuple(prepared),
@@ -161,10 +203,13 @@ class Coordinator:
         facts = facts_of(generation, prepared, found) if parts else []
         joint: JointInfo | None = None
         if request.coupling.name == "joint" and parts:
-            wanted = offset + max(request.k, stage.wanted.depth if stage else 0)
+            wanted = offset + max(request.k, stage.wanted.depth if stage else 0) + len(known)
             found, joint = await self._complete(generation, request, plan, facts, reasons, found, wanted, scattering)
+            if known:  # any of them may have stood among the first
+                joint = joint.model_copy(update={"exact_to": max(0, joint.exact_to - len(known))})
             laps.end("joint")
-        fused, verdict, why = evidence_of(generation, request, facts, reasons, found if parts else None)
+        found = without(found, known) if known else found
+        fused, verdict, why = evidence_of(generation, judged, facts, reasons, found if parts else None, drawn=changed is not None)
         coupled = NOTHING if fused is None else couple(request, facts, fused, found, explicit=explicit(request))
         laps.end("fuse")
         shown = located(fused, coupled, found, facts) if fused is not None and (verdict != "none" or request.keep_all) else None
@@ -195,7 +240,7 @@ class Coordinator:
             self.generations.pin(root.corpus, root.generation)
         infos = with_weights(layer_infos(generation, names, prepared, reasons, found if parts else None, fused), facts, coupled)
         if request.explain and fused is not None:
-            infos = explained(infos, request, generation, prepared, facts, found, fused)
+            infos = explained(infos, request, generation, prepared, facts, found, fused, translation)
         return SearchAnswer(
             corpus=root.corpus,
             generation=root.generation,
@@ -216,7 +261,9 @@ class Coordinator:
             rerank=reranked.info if reranked else None,
             timings_ms=laps.ms | {"total": laps.total_ms} | layer_times(found.status),
             read_as=dict(routing.read(request.query).shapes) if request.layers == "auto" else {},
-            answerable=answerable(generation, request, facts, fused) if request.explain and fused is not None else None,
+            answerable=answerable(generation, request, facts, fused) if request.explain and fused is not None and not changed else None,
+            feedback=changed.info if changed else None,
+            translation=translation,
         )
 
     async def generation(self, request: SearchRequest, cursor: Cursor | None) -> Generation:
@@ -235,6 +282,20 @@ class Coordinator:
         if short and self.generations.prepare_s(request.corpus, names) < SHORT_S:
             return prepare(generation, request, names)
         return await asyncio.to_thread(prepare, generation, request, names)
+
+    async def _drawn(
+        self, generation: Generation, request: SearchRequest, prepared: list[SpaceQuery], reasons: dict[str, str], budget: Budget
+    ) -> Changed:
+        """The questions drawn towards the spans that the request gives as feedback. Raises NotFound, BadQuery."""
+        examples = await read_examples(request.feedback, lambda span: self._example(generation, span), "feedback")
+        return await reformulate(generation, request, prepared, reasons, examples, budget)
+
+    async def _example(self, generation: Generation, span: ChosenSpan) -> Example:
+        root = generation.root
+        piece = await self.searcher.document(
+            root.corpus, root.generation, len(root.shards), bytes.fromhex(span.hash), span.start, span.end
+        )
+        return Example(piece.text, piece.detail.kind)
 
     async def _complete(
         self,
@@ -330,6 +391,21 @@ class Coordinator:
             "text": piece.text,
             "entries": [entry_out(e).model_dump() for e in piece.detail.entries],
         }
+
+    async def suggest_terms(self, request: TermsRequest) -> TermsAnswer:
+        """The terms that set spans, or the first 10 hits of a query, apart from the corpus. Raises NotFound, BadQuery."""
+        generation = await self.generations.get(request.corpus, request.generation)
+        spans = request.spans
+        if request.query:
+            asked = {"corpus": request.corpus, "query": request.query, "generation": generation.root.generation}
+            answer = await self.search(SearchRequest(**asked, budget_ms=request.budget_ms, highlight=False))
+            hits = [hit for hit in answer.hits if hit.evalue < 1] or answer.hits
+            spans = tuple(ChosenSpan(hash=hit.hash, start=hit.start, end=hit.end if hit.end > hit.start else None) for hit in hits)
+        examples = await read_examples(spans, lambda span: self._example(generation, span), "spans")
+        layer, terms = await asyncio.to_thread(suggested, generation, examples, request.k, request.query)
+        return TermsAnswer(
+            corpus=request.corpus, generation=generation.root.generation, layer=layer, read=len(examples), terms=tuple(terms)
+        )
 
     async def media(self, corpus: str, hash_hex: str, generation: int | None = None) -> bytes:
         """What is kept of a document beside its text: the image that it is, as a file. Raises NotFound, BadQuery."""

@@ -4,6 +4,7 @@ Between what somebody typed and what an index was asked lies a translation (a ru
 anybody noticing unless it is told.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -12,13 +13,14 @@ import numpy as np
 from serve.concordance import concordances
 from serve.evidence import Fused, SpaceFacts
 from serve.schema import LayerInfo, SearchRequest, SpaceEvidence
+from serve.translation_schema import TranslationInfo
 from shards import routing
 from shards.corpus_nulls import CorpusNulls
 from shards.generation import Generation
 from shards.plan import SpaceQuery
 from shards.types import Array, Candidates, Moments
 
-AskedBy = Literal["caller", "rule", "model", "bridge"]
+AskedBy = Literal["caller", "rule", "model", "bridge", "feedback"]
 
 
 def explained(
@@ -29,6 +31,7 @@ def explained(
     facts: Sequence[SpaceFacts],
     found: Candidates,
     fused: Fused,
+    translation: TranslationInfo | None = None,
 ) -> list[LayerInfo]:
     """The spaces of an answer, those that were asked with where their question came from and what their evidence rests on.
 
@@ -37,7 +40,10 @@ def explained(
     agreed = concordances(fused, found.generated, [query.space for query in prepared], generation.root.n_docs)
     told: dict[str, LayerInfo] = {info.name: info for info in infos}
     for j, (query, space) in enumerate(zip(prepared, facts, strict=True)):
-        by, because = origin(request, query, generation.spaces[query.space].layer.shapes)
+        if translation is not None and query.space in translation.forms and not query.feedback:
+            by, because = "model", f"{translation.model} wrote the form {json.dumps(translation.forms[query.space], ensure_ascii=False)}"
+        else:
+            by, because = origin(request, query, generation.spaces[query.space].layer.shapes)
         evidence = space_evidence(space, generation.nulls, fused.moments[j], fused, j, agreed)
         told[query.space] = told[query.space].model_copy(update={"asked_by": by, "because": because, "evidence": evidence})
     return list(told.values())
@@ -51,6 +57,8 @@ def origin(request: SearchRequest, query: SpaceQuery, takes: frozenset[str] | No
     """
     if query.bridge:
         return "bridge", query.bridge
+    if query.feedback:
+        return "feedback", query.feedback
     by_form, named = query.space in request.forms, request.layers != "auto"
     if by_form:
         why = "its own form was given"

@@ -225,6 +225,8 @@ class Generations:
             try:
                 if fingerprints[name] != space.layer.fingerprint():
                     raise ModelMissing("the model on this machine is not the one that the index was built with")
+                if not space.layer.warmed:
+                    continue
                 space.layer.prepare(Request("warm up"), statistics)  # loads the model
                 begun = time.monotonic()
                 space.layer.prepare(Request("how long does it take"), statistics)

@@ -3,16 +3,20 @@
 import ipaddress
 import re
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from pydantic_core import to_json
 
 from serve.keys import Caller, KeyRing, ScopeName
-from serve.limits import n_searches, within
+from serve.limits import Limits, n_searches, timely, within
 from serve.problem_answers import trail_of
 from serve.problems import Forbidden, Unauthorized
 from serve.schema import SearchRequest
+
+if TYPE_CHECKING:
+    from serve.nlql.schema import QueryRequest
 
 _FORWARDED = ("forwarded", "x-forwarded-for")  # with which a proxy says for whom it asks
 
@@ -70,6 +74,19 @@ class Guard:
         if caller.bucket is not None and (more := n_searches(asked) - 1):
             caller.bucket.owe(more, self.keys.clock())
         return within(asked, caller.limits)
+
+    def weigh_query(self, request: Request, asked: "QueryRequest") -> "tuple[QueryRequest, Limits]":
+        """A query of an admitted request with its time, as far as its caller may ask it, and what else it must keep to, which planning
+        tells. Raises NoCorpus, OverLimit."""
+        caller = self.sees(request, asked.corpus)
+        trail_of(request).query = asked.text if asked.text is not None else to_json(asked.ir).decode()
+        return timely(asked, caller.limits), caller.limits
+
+    def owe(self, request: Request, n_requests: int) -> None:
+        """The caller of an admitted request did as much as so many more."""
+        caller = trail_of(request).caller
+        if n_requests and caller is not None and caller.bucket is not None:
+            caller.bucket.owe(n_requests, self.keys.clock())
 
     def knows(self, request: Request) -> bool:
         """Whether a request comes from somebody who may know why a server is not ready: with a key, or from this machine itself."""

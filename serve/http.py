@@ -1,7 +1,6 @@
 """The HTTP interface over a coordinator: the same application under uvicorn alone and under Ray Serve."""
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -15,16 +14,21 @@ from serve.audit import AuditLog, AuditSettings
 from serve.bodies import decode, read_body, until_gone
 from serve.documents import add_routes
 from serve.exposition import CONTENT_TYPE, exposition
+from serve.feedback_schema import TermsAnswer, TermsRequest
 from serve.gauges import families_of
 from serve.guard import Guard
+from serve.intake import model_of
 from serve.keys import Key, KeyRing, as_keys, visible_status
+from serve.laps import server_timing
 from serve.limits import Limits
 from serve.links import SearchParameters, request_of
 from serve.metrics import Counted, Metrics
 from serve.models_named import check_models
+from serve.nlql.routes import add_query_routes
+from serve.openapi import in_place
 from serve.problem_answers import Envelope, answer_errors, trail_of
 from serve.problems import InvalidRequest, validated
-from serve.schema import DocumentAnswer, ProblemAnswer, SearchAnswer, SearchRequest
+from serve.schema import DocumentAnswer, ProblemAnswer, Ready, SearchAnswer, SearchRequest, StatusAnswer
 from serve.status import with_latencies
 from shards.errors import StoreError
 from shards.images import media_type
@@ -62,6 +66,8 @@ EXAMPLES = {
         "value": {"corpus": "stdlib", "query": "event loop", "where": {"size_bytes": {"<": 100000}, "not": {"ext": "pyi"}}}
     },
 }
+
+TEXT, BYTES = {"type": "string"}, {"type": "string", "format": "binary"}  # answers that are no JSON
 
 
 def create_app(
@@ -126,7 +132,7 @@ def create_app(
         openapi_extra={
             "requestBody": {
                 "required": True,
-                "content": {"application/json": {"schema": _in_place(SearchRequest.model_json_schema()), "examples": EXAMPLES}},
+                "content": {"application/json": {"schema": in_place(SearchRequest.model_json_schema()), "examples": EXAMPLES}},
             }
         },
     )
@@ -168,7 +174,7 @@ def create_app(
         metrics.answered(answer, timings)
         return Response(content, media_type="application/json", headers={"Server-Timing": server_timing(timings)})
 
-    @app.get("/v1/status", tags=["search"], dependencies=reading, responses=failures)
+    @app.get("/v1/status", tags=["search"], dependencies=reading, responses={200: {"model": StatusAnswer}, **failures})
     async def status(request: Request) -> Response:
         """Corpora with their generation, size, shards, replicas and layers; hosts with what they hold; what was counted here."""
         state = with_latencies(await until_gone(request, told()), metrics.lately()) | {"service": metrics.status()}
@@ -188,7 +194,7 @@ def create_app(
         tags=["health"],
         dependencies=measuring,
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format 0.0.4."}, **failures},
+        responses={200: {"content": {"text/plain": {"schema": TEXT}}, "description": "Prometheus text format 0.0.4."}, **failures},
     )
     async def measured(request: Request) -> Response:
         """The same, and latencies since the start, for Prometheus. Of several coordinators each tells of itself, labelled by its name."""
@@ -219,7 +225,7 @@ def create_app(
         tags=["search"],
         dependencies=reading,
         response_class=Response,
-        responses={200: {"content": {"image/*": {}}, "description": "The image, as a file."}, **failures},
+        responses={200: {"content": {"image/*": {"schema": BYTES}}, "description": "The image, as a file."}, **failures},
     )
     async def media(
         request: Request,
@@ -232,19 +238,37 @@ def create_app(
         data = await until_gone(request, coordinator.media(corpus, hash, generation))
         return Response(data, media_type=media_type(data) or "application/octet-stream")
 
+    @app.post(
+        "/v1/suggest_terms",
+        tags=["search"],
+        dependencies=reading,
+        responses={200: {"model": TermsAnswer}, **failures},
+        openapi_extra={
+            "requestBody": {"required": True, "content": {"application/json": {"schema": in_place(TermsRequest.model_json_schema())}}}
+        },
+    )
+    async def suggest_terms(request: Request) -> Response:
+        """The terms that set spans, or what a query finds, apart from the corpus: its own words for what is meant."""
+        asked = model_of(TermsRequest, decode(await read_body(request)))
+        allowed = guard.weigh(request, SearchRequest(**asked.model_dump(include={"corpus", "query", "budget_ms"}, exclude_unset=True)))
+        asked = asked.model_copy(update={"budget_ms": allowed.budget_ms})
+        answer = await until_gone(request, coordinator.suggest_terms(asked))
+        return Response(answer.model_dump_json(), media_type="application/json")
+
     def taking() -> "Pushes":
         if pushes is None:
             raise StoreError("This server takes no documents. Push them to one that was started by `sondage serve` or `sondage deploy`.")
         return pushes
 
     add_routes(app, taking, guard, tags=["push"], responses=failures)
+    add_query_routes(app, lambda: coordinator, guard, metrics, failures, reranker)
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:
         """200 while the process answers."""
         return {"status": "ok"}
 
-    @app.get("/readyz", tags=["health"])
+    @app.get("/readyz", tags=["health"], responses={200: {"model": Ready}, 503: {"model": Ready, "description": "Not now."}})
     async def readyz(request: Request) -> Response:
         """200 when searches can be answered, else 503; with the reason for who has a key, or asks from this machine."""
         ready, reason = await coordinator.ready()
@@ -255,28 +279,3 @@ def create_app(
     app.add_middleware(Envelope, audit=audit_log)
     app.add_middleware(Counted, metrics=metrics)  # outside, for it counts the 500s of the other
     return app
-
-
-def _in_place(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema with its definitions where they are used: inside another document nothing finds them. What holds itself, as the nodes
-    of `combine` do, is told once, and named where it comes again."""
-    definitions = schema.get("$defs", {})
-
-    def resolved(part: Any, inside: tuple[str, ...]) -> Any:
-        if isinstance(part, list):
-            return [resolved(item, inside) for item in part]
-        if not isinstance(part, dict):
-            return part
-        if "$ref" in part:
-            name = part["$ref"].rpartition("/")[2]
-            if name in inside:
-                return {"type": "object", "description": f"again a {name}, as above"}
-            return resolved(definitions[name], (*inside, name))
-        return {name: resolved(value, inside) for name, value in part.items() if name != "$defs"}
-
-    return resolved(schema, ())
-
-
-def server_timing(timings_ms: dict[str, float]) -> str:
-    """A Server-Timing header (W3C Server Timing): names are tokens, durations milliseconds."""
-    return ", ".join(f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)};dur={ms:.2f}" for name, ms in timings_ms.items())

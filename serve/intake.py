@@ -17,7 +17,7 @@ from shards.errors import SondageError
 from shards.formats.registry import format_of
 from shards.images import ImageDocument, may_be_seen, read_image
 from shards.journal import Receipt
-from shards.pushlog import Operation
+from shards.pushlog import Operation, now_ns
 from shards.reading import read_pdf
 from shards.renditions import Rendition, Skipped, render
 
@@ -162,7 +162,7 @@ def operation(
         text=rendition.text,
         kind=rendition.kind,
         size_bytes=len(content),
-        mtime_ns=time.time_ns(),
+        mtime_ns=now_ns(),
         metadata=own_words | kept,  # what is said of it wins over what it says itself, as with sidecars
         vectors=own,
         media=media,

@@ -63,14 +63,18 @@ def evidence_of(
     facts: Sequence[SpaceFacts],
     reasons: Mapping[str, str],
     found: Candidates | None,
+    drawn: bool = False,
 ) -> tuple[Fused | None, Verdict, str]:
-    """What was found as evidence, and the verdict with its reason. found: None where nothing was asked."""
+    """What was found as evidence, and the verdict with its reason. found: None where nothing was asked.
+
+    drawn: the request's text is a bag of words that feedback brought: its length is that of what was asked, but it is no sentence.
+    """
     if found is None:
         return None, "none", "nothing was asked of any space"
     n_words, nulls = count_words(request.query) or None, generation.nulls
     likeness = nulls.likeness_of(request.query) if nulls is not None and n_words else 0.0
     fused = fuse(found, facts, nulls, generation.root.n_docs, silent(generation, reasons), n_words, likeness)
-    return fused, *judge(fused, facts, nulls, explicit=explicit(request), text=request.query)
+    return fused, *judge(fused, facts, nulls, explicit=explicit(request), text=request.query, as_sentence=not drawn)
 
 
 def answerable(generation: Generation, request: SearchRequest, facts: Sequence[SpaceFacts], fused: Fused) -> float | None:

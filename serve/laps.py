@@ -1,5 +1,6 @@
 """What each step of one search takes."""
 
+import re
 import time
 
 
@@ -18,3 +19,8 @@ class Laps:
     @property
     def total_ms(self) -> float:
         return round(1000 * (time.monotonic() - self._begun), 3)
+
+
+def server_timing(timings_ms: dict[str, float]) -> str:
+    """A Server-Timing header (W3C Server Timing): names are tokens, durations milliseconds."""
+    return ", ".join(f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)};dur={ms:.2f}" for name, ms in timings_ms.items())

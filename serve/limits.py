@@ -9,6 +9,7 @@ from serve.problems import OverLimit
 from shards.errors import BadSpec
 
 if TYPE_CHECKING:
+    from serve.nlql.schema import QueryRequest
     from serve.schema import SearchRequest
 
 
@@ -23,6 +24,7 @@ class Limits(Edge):
     k: Annotated[int | None, Field(ge=1, le=1_000, description="hits that a search may ask for")] = None
     searches: Annotated[int | None, Field(ge=1, le=16, description="sub-queries of one request")] = None
     rerank_depth: Annotated[int | None, Field(ge=0, le=200, description="hits that a model may read; 0: requests may name none")] = None
+    translate: Annotated[int | None, Field(ge=0, le=1, description="0: requests may not let a model write forms")] = None
     form_chars: Annotated[int | None, Field(ge=0, description="of all that forms hold: patterns, rules, images")] = None
 
     @classmethod
@@ -84,9 +86,34 @@ def within(asked: "SearchRequest", limits: Limits) -> "SearchRequest":
         raise _over(f"combine: has {n} sub-queries; the limit is {limits.searches}.", "combine")
     if limits.rerank_depth is not None and asked.rerank and asked.rerank.depth > limits.rerank_depth:
         raise _over(f"rerank.depth: {asked.rerank.depth} is over the limit, {limits.rerank_depth}.", "rerank.depth")
+    if limits.translate == 0 and asked.translate:
+        raise _over("translate: no model writes forms for this key.", "translate")
     if limits.form_chars is not None and (n := form_chars(asked)) > limits.form_chars:
         raise _over(f"forms: hold {n:,} characters; the limit is {limits.form_chars:,}.", "forms")
     return asked.model_copy(update=lowered) if lowered else asked
+
+
+def timely(asked: "QueryRequest", limits: Limits) -> "QueryRequest":
+    """The query, with the time that it leaves to the server lowered to the limit. Raises OverLimit where it asks for more."""
+    most = limits.budget_ms
+    if most is None or asked.budget_ms <= most:
+        return asked
+    if "budget_ms" in asked.model_fields_set:
+        raise _over(f"budget_ms: {asked.budget_ms} is over the limit, {most}.", "budget_ms")
+    return asked.model_copy(update={"budget_ms": most})
+
+
+def check_query(n_rows: int | None, n_reranked: int | None, n_searches: int, limits: Limits) -> None:
+    """Raises OverLimit for a query that asks for more rows, hands a reranker more, or searches more often than its caller may. None: all
+    rows that there are."""
+    if limits.k is not None and (n_rows is None or n_rows > limits.k):
+        wanted = "all rows" if n_rows is None else f"{n_rows:,} rows"
+        raise _over(f"LIMIT: the query asks for {wanted}; the limit is {limits.k:,}.", "limit")
+    if limits.rerank_depth is not None and n_reranked != 0 and (n_reranked is None or n_reranked > limits.rerank_depth):
+        wanted = "all rows" if n_reranked is None else f"{n_reranked:,} rows"
+        raise _over(f"reranker: would be given {wanted}; the limit is {limits.rerank_depth:,}.", "reranker")
+    if limits.searches is not None and n_searches > limits.searches:
+        raise _over(f"EVIDENCE: the query needs {n_searches} searches; the limit is {limits.searches}.", "text")
 
 
 def _over(problem: str, at: str) -> OverLimit:

@@ -14,7 +14,7 @@ from serve.schema import MAX_DEPTH, MAX_K, MAX_QUERY_CHARS, Edge, SearchRequest
 
 MAX_LINK_CHARS = 2_000  # of the whole query string: what proxies and logs on the way take without cutting it
 LISTS = ("layers", "path")  # parameters that may be repeated
-BODY_ONLY = {"forms", "context", "keep_all", "combine"}  # fields that no link says
+BODY_ONLY = {"forms", "context", "keep_all", "combine", "feedback", "translate"}  # fields that no link says
 NAMES = {"query": "q", "paths": "path"}  # fields of a request that a link calls otherwise
 
 

@@ -8,15 +8,25 @@ from cluster.applying import Appliers, InThreads
 from cluster.host import Host
 from cluster.local import LocalSearcher
 from cluster.settings import HostSettings
-from serve.calibrate import Calibrator
 from serve.coordinator import Coordinator
 from serve.pushing import Pushes
 from serve.schema import Rerank
+from serve.translation_schema import Translate
+from shards.plugins import PROCESS, Plugins
 
 
 @asynccontextmanager
-async def local_coordinator(settings: HostSettings, poll_s: float = 0.5, rerank: Rerank | None = None) -> AsyncIterator[Coordinator]:
-    """A running coordinator over the store of `settings`, without Ray. Raises BadSpec for a URL that names no store."""
+async def local_coordinator(
+    settings: HostSettings,
+    poll_s: float = 0.5,
+    rerank: Rerank | None = None,
+    plugins: Plugins = PROCESS,
+    translate: Translate | None = None,
+) -> AsyncIterator[Coordinator]:
+    """A running coordinator over the store of `settings`, without Ray. rerank, translate: as `Coordinator`. plugins: its own registries.
+
+    Raises BadSpec for a URL that names no store.
+    """
     host = Host(
         settings.store_url,
         settings.store_options,
@@ -25,9 +35,11 @@ async def local_coordinator(settings: HostSettings, poll_s: float = 0.5, rerank:
         settings.threads,
         str(settings.models_dir) if settings.models_dir else None,
         settings.endpoints,
+        plugins=plugins,
+        modules=settings.plugins,
     )
     searcher = LocalSearcher(host, settings.threads)
-    coordinator = Coordinator(host.store, searcher, host.resources, host.cache, poll_s, rerank)
+    coordinator = Coordinator(host.store, searcher, host.resources, host.cache, poll_s, rerank, translate=translate)
     try:
         await coordinator.start()
         yield coordinator
@@ -39,6 +51,8 @@ async def local_coordinator(settings: HostSettings, poll_s: float = 0.5, rerank:
 @asynccontextmanager
 async def local_pushes(coordinator: Coordinator) -> AsyncIterator[Pushes]:
     """Who takes documents for a coordinator's corpora, and applies them in threads of this process."""
+    from serve.calibrate import Calibrator  # who only asks does not fit null models
+
     generations = coordinator.generations
     applying = InThreads(Appliers(coordinator.store, generations.cache, generations.resources, Calibrator(threads=1)))
     try:

@@ -51,6 +51,8 @@ class Metrics:
         self.routes: dict[str, Histogram] = {}
         self.answers: Counter[tuple[str, str, bool]] = Counter()  # by corpus, verdict and whether it is complete
         self.stages: dict[str, Histogram] = {}
+        self.queries: Counter[tuple[str, bool]] = Counter()  # by corpus and whether the answer is complete
+        self.query_steps: dict[str, Histogram] = {}
         self.layers: dict[tuple[str, str], LayerCount] = {}  # by corpus and layer
         self._marks: deque[dict[tuple[str, str], Histogram]] = deque([{}, {}], maxlen=2)
         self._next_mark = self._begun + MARK_S
@@ -86,6 +88,15 @@ class Metrics:
                 count.seconds.observe(ms / 1000)
         if self._clock() >= self._next_mark:
             self._mark()
+
+    def queried(self, corpus: str, complete: bool, timings_ms: Mapping[str, float]) -> None:
+        """A query of NLQL was answered. timings_ms: of its steps, counted apart from those of searches."""
+        ended = corpus, complete
+        self.queries[ended if ended in self.queries or len(self.queries) < MAX_SERIES else (OTHER, complete)] += 1
+        for name, ms in timings_ms.items():
+            if (histogram := self.query_steps.get(name)) is None:
+                histogram = self.query_steps[name] = Histogram()
+            histogram.observe(ms / 1000)
 
     def begun(self) -> None:
         """A request has come in."""
@@ -164,6 +175,14 @@ class Metrics:
             Family(
                 "sondage_stage_seconds", "histogram", "What the stages of searches took in the coordinator.",
                 ("stage",), {(stage,): histogram for stage, histogram in list(self.stages.items())},
+            ),
+            Family(
+                "sondage_queries_total", "counter", "Queries of NLQL answered, by whether all of the corpus was looked at.",
+                ("corpus", "complete"), {(corpus, str(complete).lower()): n for (corpus, complete), n in list(self.queries.items())},
+            ),
+            Family(
+                "sondage_query_step_seconds", "histogram", "What the steps of queries took in the coordinator.",
+                ("step",), {(step,): histogram for step, histogram in list(self.query_steps.items())},
             ),
             Family(
                 "sondage_layer_seconds", "histogram", "What a layer took in a search, on the slowest of its shards.",

@@ -5,12 +5,14 @@ its key.
 """
 
 from collections.abc import Iterable
+from typing import Literal
 
 from serve.problems import InvalidRequest
 from serve.schema import SearchRequest
 from shards.layers import SpaceSpec
 from shards.model_files import is_name
 
+CROSS_ENCODER = "cross-encoder:"  # before a model, where a query names who reranks its rows
 MODELS, ENDPOINT = ("model", "vector_model"), "endpoint"  # dials of layers whose value is a model, and what makes it one of elsewhere
 
 
@@ -19,6 +21,12 @@ def check_models(asked: SearchRequest, own: str | None) -> None:
     stage = asked.rerank
     if stage and stage.endpoint is None and stage.model != own:
         _check(stage.model, "rerank.model", "have the server started with it: SONDAGE_RERANK")
+
+
+def check_reranker(name: str | Literal[False] | None, own: str | None) -> None:
+    """The same for a query of NLQL, whose rerankers are registered, but for cross-encoders."""
+    if isinstance(name, str) and name.startswith(CROSS_ENCODER) and (model := name.removeprefix(CROSS_ENCODER)) != own:
+        _check(model, "reranker", "have the server started with it: SONDAGE_RERANK")
 
 
 def check_layers(specs: Iterable[str]) -> None:

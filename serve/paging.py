@@ -10,7 +10,10 @@ from serve.schema import MAX_DEPTH, SearchRequest
 from shards.errors import BadQuery
 
 # What of a request decides which hits stand in which order.
-ORDERING = {"corpus", "query", "forms", "layers", "paths", "where", "generation", "coupling", "weights", "rerank", "combine"}
+ORDERING = {
+    "corpus", "query", "forms", "layers", "paths", "where", "generation", "coupling", "weights", "rerank", "combine", "feedback",
+    "translate",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

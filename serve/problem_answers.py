@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +22,7 @@ from serve.problems import invalid, kind_of
 from serve.push_schema import BulkParameters
 from serve.schema import Problem, ProblemAnswer
 from shards.errors import NoCorpus, SondageError
+from shards.nlql.errors import NLQLError
 
 if TYPE_CHECKING:
     from serve.audit import AuditLog
@@ -44,9 +45,9 @@ UNTOLD = ("/healthz", "/readyz")  # asked by probes every few seconds; they say 
 PAGE = "/docs"  # which fetches its scripts and runs them
 
 
-def problem(status: int, kind: str, message: str, at: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
-    """An error as an HTTP response."""
-    body = ProblemAnswer(error=Problem(kind=kind, message=message, at=at))
+def problem(status: int, kind: str, message: str, at: str | None = None, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
+    """An error as an HTTP response. more: further fields of `Problem`."""
+    body = ProblemAnswer(error=Problem(kind=kind, message=message, at=at, **more))
     return Response(to_json(body, exclude_none=True), status, headers, media_type="application/json")
 
 
@@ -57,7 +58,21 @@ def problem_of(error: SondageError) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if isinstance(error, NLQLError):
+        return problem(error.status, error.kind, error.message, error.at, headers, **placed(error))
     return problem(error.status, kind_of(type(error)), str(error), error.at, headers)
+
+
+def placed(error: NLQLError) -> dict[str, Any]:
+    """What an answer says of an error in a query beside what it says of all."""
+    shown = error.pretty(error.text).removeprefix(str(error)).strip("\n")
+    return {
+        "category": error.category,
+        "line": error.line,
+        "column": error.column,
+        "expected": list(error.expected) or None,
+        "caret": shown or None,
+    }
 
 
 def trail_of(request: Request) -> Trail:

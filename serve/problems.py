@@ -7,18 +7,22 @@ Over HTTP every error has one shape, {"error": {"kind": "bad_query", "message": 
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from serve.algebra_schema import BridgeFields, CutFields, FuseFields, SubQuery, Weighted
+from serve.feedback_schema import Span
 from serve.schema import Coupling, Rerank, SearchRequest
+from serve.translation_schema import Translate
 from shards.errors import SondageError
 
 NESTED: dict[str, type[BaseModel]] = {  # fields of a request that have fields of their own
-    "rerank": Rerank, "coupling": Coupling,
+    "rerank": Rerank, "coupling": Coupling, "translate": Translate, "feedback": Span,
     "search": SubQuery, "cut": CutFields, "fuse": FuseFields, "bridge": BridgeFields, "wsum": Weighted,
 }  # fmt: skip
+RAISING = ("cluster.batching", "shards.nlql.errors")  # have errors of their own, and may not have been loaded by who only asks
 MAX_PROBLEMS = 5  # reported of one request; the first is usually the cause of the others
 
 
@@ -147,11 +151,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}… ({len(text):,} characters)"
 
 
-def error_of(kind: str, message: str, at: str | None) -> SondageError | None:
-    """The error that an answer's kind stands for, to be raised again on the client's side; None for a kind not known here."""
+def error_of(kind: str, message: str, at: str | None, told: Mapping[str, Any] | None = None) -> SondageError | None:
+    """The error that an answer's kind stands for, to be raised again on the client's side; None for a kind not known here. told: what
+    else the answer says of it (`serve.schema.Problem`)."""
+    for module in RAISING:
+        import_module(module)
     classes = [SondageError]
     for known in classes:  # grows as it goes: subclasses of subclasses
         classes += known.__subclasses__()
         if kind_of(known) == kind:
-            return known(message, at=at)
+            error = known(message, at=at)
+            for name in ("line", "column", "expected"):  # as `shards.nlql.errors` has them
+                if hasattr(error, name) and (value := (told or {}).get(name)) is not None:
+                    setattr(error, name, tuple(value) if isinstance(value, list) else value)
+            return error
     return None

@@ -23,9 +23,9 @@ def spaces_to_ask(generation: Generation, request: SearchRequest) -> list[str]:
     for name in [*asked, *request.forms]:
         if name not in generation.spaces:
             raise BadQuery(f"Corpus {request.corpus!r} has no layer {name!r}. Choose from: {', '.join(known)}.")
-    if not request.query.strip() and not request.forms:
+    if not request.query.strip() and not request.forms and not request.feedback:
         raise BadQuery("Nothing was asked: give `query`, or `forms` for single layers.")
-    if not request.query.strip():
+    if not request.query.strip() and not request.feedback:
         asked = [name for name in asked if name in request.forms]
     return asked
 

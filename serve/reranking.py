@@ -169,6 +169,12 @@ class Reranking:
             told.append({"model": name, "endpoint": endpoint, "ready": ready, "reason": model.problem, "usage": usage})
         return told
 
+    def cross_encoder(self, model: str) -> tuple[Reranker, Executor]:
+        """One for who has texts already (queries of NLQL), and the thread that it is to run in. Raises ModelMissing with the remedy."""
+        held = self._model(Rerank(model=model))
+        held.reranker.check()
+        return held.reranker, held.pool
+
     async def warm(self) -> None:
         """Begin to load the default model."""
         if self.default is not None:

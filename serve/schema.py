@@ -2,12 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from serve.algebra_schema import Tree
 from serve.combined_schema import Combined, Part
 from serve.edge import MAX_QUERY_CHARS, Coupling, Edge, Printable, Weight, spelt
+from serve.feedback_schema import MAX_SPANS, FeedbackInfo, SpanRef
+from serve.translation_schema import Translate, TranslationInfo
 
 MAX_K = 1_000
 MAX_DEPTH = 200  # hits that a reranker reads: 300 kB of text at most
@@ -28,6 +30,12 @@ class Rerank(Edge):
 LastStage = Annotated[
     Annotated[Rerank, Tag("[stage]")] | Annotated[Literal[False], Tag("[none]")],
     Discriminator(lambda value: "[none]" if value is False else "[stage]"),
+]
+
+
+Translator = Annotated[
+    Annotated[Translate, Tag("[by]")] | Annotated[bool, Tag("[whether]")],
+    Discriminator(lambda value: "[whether]" if isinstance(value, bool) else "[by]"),
 ]
 
 
@@ -80,12 +88,23 @@ class SearchRequest(Edge):
         Tree | None, Field(description='several searches as one: {"union": [{"search": {…}}, …]}; then query, forms, layers are theirs')
     ] = None
 
+    feedback: Annotated[
+        tuple[SpanRef, ...],
+        Field(max_length=MAX_SPANS, description='spans of hits, "HASH:START-END": asks for more like these; they are no hits then'),
+    ] = ()
+    translate: Annotated[
+        Translator, Field(description="let a chat model write layers' own forms of the query: true: as the server is set up")
+    ] = False
+
     @model_validator(mode="after")
     def _one_way_to_ask(self) -> "SearchRequest":
         asked_beside = [name for name in ASKING if getattr(self, name) != type(self).model_fields[name].default]
         if self.combine is not None and asked_beside:
             problem = "combine has sub-queries that say what is asked; move {fields} into them"
             raise PydanticCustomError("asked_twice", problem, {"fields": ", ".join(asked_beside)})
+        if self.combine is not None and (self.feedback or self.translate):
+            problem = "feedback and translate change one search; send them without combine"
+            raise PydanticCustomError("combined_change", problem, {})
         return self
 
 
@@ -153,7 +172,8 @@ class ExcerptOut(Edge):
 
 
 class Hit(Edge):
-    """A document. hash, start, end, line: where the strongest signal lies; place: in which part of a file that has pages, slides, sheets,
+    """A document. hash, start, end, line: where the strongest signal lies; column: in that line, in characters from 1, 0 where it is not
+    known; place: in which part of a file that has pages, slides, sheets,
     chapters or cells ("page 3", "slide 4", "Sheet2!B7", "chapter 2", "cell 5"), else "". fused: weighted sum of surprises (nats). evalue:
     how many documents with so much fused evidence a query of unrelated words would bring (Gumbel fit of the best hit). constellation:
     who saw it: spaces that read the source; only derived ones, which see texts about it (then it is a hypothesis); or both (the strongest).
@@ -165,6 +185,7 @@ class Hit(Edge):
     start: int
     end: int
     line: int
+    column: int = 0
     place: str = ""
     fused: float
     evalue: float
@@ -207,7 +228,8 @@ class LayerInfo(Edge):
     table), "normal" (none yet), "rarity" (the chance of a match).
 
     With `explain`, of those that were asked, asked_by: who made the question: the caller (named the space, or gave it a form of its own), a
-    rule (by what the query looks like), a model (encoded the text) or a bridge (other spaces' hits); because: how, for people.
+    rule (by what the query looks like), a model (encoded the text, or wrote the form), a bridge (other spaces' hits) or feedback (chosen
+    spans); because: how, for people.
     part: the sub-query that asked it, in a combined request."""
 
     name: str
@@ -220,7 +242,7 @@ class LayerInfo(Edge):
     n_matched: int = 0
     weight: float = 0.0
     null: str = ""
-    asked_by: Literal["caller", "rule", "model", "bridge"] | None = None
+    asked_by: Literal["caller", "rule", "model", "bridge", "feedback"] | None = None
     because: Printable = ""
     evidence: SpaceEvidence | None = None
     part: str = ""
@@ -285,6 +307,8 @@ class SearchAnswer(Edge):
     timings_ms: dict[str, float]
     read_as: dict[str, str] = {}
     answerable: float | None = None
+    feedback: FeedbackInfo | None = None
+    translation: TranslationInfo | None = None
 
 
 class DocumentAnswer(Edge):
@@ -301,12 +325,38 @@ class DocumentAnswer(Edge):
     entries: list[EntryOut]
 
 
+class StatusAnswer(BaseModel):
+    """What there is (`serve/status.py`), and what was counted. A key that does not see all corpora is told of those that it sees."""
+
+    model_config = ConfigDict(extra="allow")
+
+    corpora: dict[str, dict[str, Any]]
+    hosts: list[dict[str, Any]] = []
+    problems: dict[str, str] = {}
+    ready: bool = False
+
+
+class Ready(Edge):
+    """Whether searches can be answered; why not, as far as the caller may know."""
+
+    ready: bool
+    reason: str = ""
+
+
 class Problem(Edge):
-    """kind: stable, for programs; message: for people, with the remedy; at: the place in the request, if there is one."""
+    """kind: stable, for programs; message: for people, with the remedy; at: the place in the request, if there is one.
+
+    Of queries of NLQL also category: syntax, schema, plan, type, execution, registry, embedding; line, column: in the query's text, from 1;
+    expected: what could have stood there; caret: that line, and below it a caret under the column."""
 
     kind: str
     message: str
     at: str | None = None
+    category: str | None = None
+    line: int | None = None
+    column: int | None = None
+    expected: list[str] | None = None
+    caret: str | None = None
 
 
 class ProblemAnswer(Edge):

@@ -12,7 +12,6 @@ import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from scipy.special import gammaincc
 
 from serve.evidence import Fused, SpaceFacts
 from shards.segment import hash_order
@@ -60,6 +59,8 @@ def agreement_p(surprises: Array, weights: Array, others: Sequence[int]) -> floa
     exponential with mean 1, and a mean of several is no more spread out, however they depend on one another; so the sum over n documents
     is held to be from a Gamma(n) distribution (Fisher 1932, section 21.1), which if anything is too strict.
     """
+    from scipy.special import gammaincc
+
     total, weight = np.zeros(len(surprises)), 0.0
     for s in others:
         total += weights[s] * surprises[:, s]

@@ -11,6 +11,7 @@ from serve.audit import AuditSettings
 from serve.keys import Key, as_keys
 from serve.limits import Limits
 from serve.schema import Rerank
+from serve.translation_schema import Translate
 
 APP_NAME = "sondage"  # of the application in Ray Serve
 
@@ -31,12 +32,14 @@ class FrontSettings(BaseModel):
     host: str = "127.0.0.1"  # this machine only: an index holds what its owner can read, so others are let in on purpose
     port: Annotated[int, Field(ge=0, le=65_535)] = 8_765  # below the ephemeral ports, in nobody's list of well-known ones
     api_keys: tuple[Key, ...] = ()  # any of them is required of every request; none: no key is asked for
+    follow_keys: bool = False  # take the keys that are published in the store instead, as they change (`serve.published_keys`)
     limits: Limits = Limits()  # of each key that states none of its own
     audit: AuditSettings | None = None  # none: who asks what is nobody's business
     tls_certificate: Path | None = None  # PEM, with the chain; where the server runs. None: plain HTTP
     tls_key: Path | None = None
     coordinators: Annotated[int, Field(ge=1)] = 1  # on Ray; two and more, so that one that dies is not missed: it takes 5 s to start
     own_listener: bool = True  # on Ray, for this machine alone: the coordinator's process listens itself, without Serve's proxy
+    translate: Translate | None = None  # who writes forms for searches that want it and name nobody; none: they have to name somebody
     rerank: Rerank | None = None  # the last stage of searches that say nothing of one; none: a model takes seconds, so it is asked for
     poll_s: Annotated[float, Field(gt=0)] = 0.5  # seconds between looks for a new generation: one listing of a few names
 

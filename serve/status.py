@@ -107,10 +107,17 @@ def of_generation(generation: Generation) -> dict[str, Any]:
         "sources": {name: ref.model_dump(exclude={"tree"}) for name, ref in root.sources.items()},
         "layers": [
             describe(space, generation, sum(layer_bytes.get(f"{kind}/{space.id}", 0) for kind in ("layer", "stats")))
+            | {"docs": n_docs_with(generation, space.name, space.id)}
             | {"statistics_bytes": private_bytes([generation.statistics(space.name)])}
             for space in generation.spaces.values()
         ],
     }
+
+
+def n_docs_with(generation: Generation, name: str, space_id: str) -> int:
+    """Live documents of the segments that a space has been built for."""
+    segments = (ref for page in generation.pages for ref in page.segments)
+    return sum(ref.n_docs - ref.n_dead_docs for ref in segments if ref.spaces.get(name) == space_id)
 
 
 def with_hosts(fixed: Mapping[str, Any], corpus: str, told: Mapping[str, Any]) -> dict[str, Any]:

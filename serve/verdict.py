@@ -4,7 +4,7 @@ All thresholds are levels of tests against the corpus's own probes and queries w
 no labels are needed. Where the corpus has learnt to tell its own sentences from nonsense (`shards.answerability`), that decides
 "none". Otherwise "none", which empties the answer, takes two findings: chance alone gives hits this good, and some space finds less
 than it finds for almost any of the corpus's own sentences of this length. A small corpus has learnt too little to refuse by that alone:
-there it takes all three.
+there it takes all three, and chance must be likely (E > 0.5).
 """
 
 import math
@@ -24,6 +24,10 @@ Verdict = Literal["strong", "weak", "none"]
 
 STRONG_EVALUE = 0.01  # chance would give one such hit in a hundred queries
 CHANCE_EVALUE = 0.05  # above, chance is a serious explanation of the best hit
+# Above, chance is as good an explanation as any: what it takes where a small corpus is to refuse. Questions told in other words than its
+# own are foreign to all it has learnt: at 0.05, 15 % of theoremqa's judged ones were refused (stories, put to theorems), at this 2 %; of
+# foreign ones 63 and 43 %.
+LIKELY_EVALUE = 0.5
 # The level of all spaces' tests together (Bonferroni). EVIDENCE.md section 9 allows 0.15; sentences and questions hold that too,
 # but of the parts of sentences (3 to 8 words) up to 19 % were then refused, at 0.05 up to 5 %.
 FOREIGN_P = 0.05
@@ -91,6 +95,7 @@ def judge(
     explicit: bool = False,
     text: str | None = None,
     n_words: int | None = None,
+    as_sentence: bool = True,
 ) -> tuple[Verdict, str]:
     """The verdict on an answer with its reason in one sentence.
 
@@ -99,12 +104,14 @@ def judge(
     none:   nothing found; or no exact match rarer than chance, and more like one kind of nonsense than almost any of the
             corpus's own sentences is (`shards.answerability`; never where spaces were named, or where a space that does not look at
             texts, such as one of images, has what chance would hardly give); or, where that was not learnt, and of a small corpus
-            as well, E > 0.05, no such match, and a similarity space that finds less than for almost any of the corpus's own
-            sentences of this length (a test at level 0.05 over all spaces).
+            as well, E > 0.05 (of a small corpus 0.5), no such match, and a similarity space that finds less than for almost any of
+            the corpus's own sentences of this length (a test at level 0.05 over all spaces).
     weak:   everything between, and always where no null model was fitted yet.
 
     explicit: the caller named spaces or gave a pattern; then real matches of an exact space are never none, and similarity
     spaces are believed unless all of them find too little. text: the query, if it was text; n_words: its length, else counted.
+    as_sentence: False where a query is none, but words and vectors of chosen texts: then it is not compared with the corpus's sentences,
+    and none only if nothing is found.
     """
     exact = _best_exact(fused, spaces)
     if not (fused.fused > 0).any() and not (explicit and exact is not None):
@@ -112,7 +119,7 @@ def judge(
     if exact is not None and exact[0] <= math.log(STRONG_EVALUE):
         return "strong", f"{exact[1]} has a match that chance hardly gives (E = {math.exp(exact[0]):.1g})"
     log_evalue = float(fused.log_evalues.min())
-    margins = answer_margins(fused, spaces, nulls, text)
+    margins = answer_margins(fused, spaces, nulls, text) if as_sentence else {}
     refused = {kind: margin for kind, margin in margins.items() if margin < 0}
     rare = log_evalue <= math.log(CHANCE_EVALUE)
     sure = nulls is not None and nulls.answerability is not None and nulls.answerability.is_sure
@@ -124,12 +131,13 @@ def judge(
         return "strong", f"queries without an answer here hardly find so much evidence in one document (E = {math.exp(of_sources):.1g})"
     if exact is not None and (exact[0] <= 0 or explicit):
         return "weak", f"{exact[1]} has a match that chance may give, too (E = {math.exp(min(exact[0], 700.0)):.1g})"
-    why = "the query is at home here, but no document stands out from what chance gives"
+    at_home = "the query is at home here, but no" if as_sentence else "no"
+    why = f"{at_home} document stands out from what chance gives"
     if rare:
         why = f"queries without an answer here seldom find so much evidence in one document (E = {math.exp(log_evalue):.1g})"
         if of_sources > math.log(CHANCE_EVALUE):
             why = f"what stands out are texts about documents, not the documents themselves (E = {math.exp(log_evalue):.1g})"
-    if margins and not explicit and (sure or not refused):
+    if (margins and not explicit and (sure or not refused)) or (fitted and not as_sentence):
         return "weak", why
     n_words = count_words(text) if n_words is None and text is not None else n_words
     ps = conformal_ps(fused, spaces, nulls, n_words)
@@ -140,7 +148,8 @@ def judge(
     foreign = [name for name, p in ps.items() if p <= level]
     # A single similarity space's own E is no veto: static vectors of 78 % of random strings have E <= 0.05 on CISI, since z only
     # tells that the best document stands out from the others, not that it is near.
-    if not rare and (len(foreign) == len(ps) if explicit else foreign):
+    likely = log_evalue > math.log(LIKELY_EVALUE) if refused and not sure else not rare
+    if likely and (len(foreign) == len(ps) if explicit else foreign):
         name = min(foreign, key=lambda name: (ps[name], name))
         return "none", f"{name} finds less than for almost any of the corpus's own sentences (p = {ps[name]:.2g})"
     return "weak", why

@@ -81,6 +81,12 @@ class FileCache:
             self.unpin(path)
         return path
 
+    def trust(self, store: Store, name: str, sha256: str) -> None:
+        """This process has just written a file of a local store, with this checksum: it need not be read to be verified."""
+        path = store.local_path(name)
+        if path is not None:
+            self._verified[path] = sha256
+
     def pin(self, path: Path) -> None:
         """Keep a file until as many `unpin` calls; files outside the cache's folder are not ours to remove anyway."""
         with self._lock:

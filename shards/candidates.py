@@ -1,6 +1,7 @@
 """Joining what several shards found: the same candidates however the documents were spread."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -56,6 +57,15 @@ def merge(parts: Sequence[Candidates], n_candidates: int, given: bytes = b"") ->
         status=tuple(sorted((s for p in parts for s in p.status), key=attrgetter("space", "shard"))),
         details={key: d for p in parts for key, d in p.details.items() if key in wanted},
     )
+
+
+def without(candidates: Candidates, hashes: Collection[bytes]) -> Candidates:
+    """The candidates but for some documents, by content hash; moments and coverage stay, which are of all."""
+    kept = ~np.isin(as_keys(candidates.hashes), np.frombuffer(b"".join(hashes), np.dtype((np.void, 20))))
+    if kept.all():
+        return candidates
+    columns = {name: getattr(candidates, name)[kept] for name in ("hashes", "generated", "scores", "starts", "ends")}
+    return replace(candidates, **columns)
 
 
 def _listed(keys: Array, scores: Array, generated: Array, n: int) -> Array:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shards.arrays import pack_strings
 from shards.columns import LISTS, SCALARS, Column, Columns, rest_json
 from shards.errors import Corrupt
 from shards.types import Array
@@ -33,6 +34,10 @@ class Words(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.array.to_pylist())
 
+    def many(self, numbers: Sequence[int]) -> list[str]:
+        """Some of them."""
+        return _decoded(self.array, numbers)
+
 
 class _Lists(Sequence[Any]):
     """The items of a mapped column of lists of strings."""
@@ -46,6 +51,10 @@ class _Lists(Sequence[Any]):
     def __getitem__(self, at: slice) -> list[str]:  # type: ignore[override]
         return self.array[at].to_pylist()
 
+    def many(self, numbers: Sequence[int]) -> list[str]:
+        """Some of them."""
+        return _decoded(self.array, numbers)
+
 
 def dump(columns: Columns) -> bytes:
     """The bytes of the file: one record batch. The same columns give the same bytes."""
@@ -55,7 +64,7 @@ def dump(columns: Columns) -> bytes:
     fields = [pa.field(f"{c.name}:{c.kind}", array.type) for c, array in zip(columns.columns, arrays, strict=True)]
     if columns.rest:
         texts = [rest_json(columns.rest[place]) if place in columns.rest else None for place in range(columns.n)]
-        arrays.append(pa.array(texts, pa.large_string()))
+        arrays.append(_strings(texts))
         fields.append(pa.field(REST, pa.large_string()))
     schema = pa.schema(fields)
     sink = pa.BufferOutputStream()
@@ -111,6 +120,9 @@ class ColumnFile:
         rest = json.loads(array[place].as_py()) if array is not None and array[place].is_valid else {}
         return Columns(self.n, columns, {place: rest}).get(place)
 
+    def get_many(self, places: Array) -> list[dict[str, Any]]:
+        return self.whole.get_many(places)
+
     def _column(self, field: str) -> Column:
         if field not in self._columns:
             self._columns[field] = _column(field, self._arrays[field])
@@ -123,19 +135,42 @@ def _array(column: Column, n: int) -> "pa.Array":
     valid = None if column.filled is None else _buffer(np.packbits(column.filled, bitorder="little"))
     if column.kind in LISTS:
         if column.kind == "strings":
-            items = pa.array(list(column.items), pa.large_string())
+            items = _strings(list(column.items))
         else:
-            items = pa.array(np.asarray(column.items), pa.int64() if column.kind == "integers" else pa.float64())
+            kind, numbers = (pa.int64(), np.int64) if column.kind == "integers" else (pa.float64(), np.float64)
+            items = pa.Array.from_buffers(kind, len(column.items), [None, _buffer(np.asarray(column.items, numbers))])
         return pa.LargeListArray.from_buffers(pa.large_list(items.type), n, [valid, _buffer(column.offsets)], children=[items])
     values = np.ascontiguousarray(column.values)
     if column.kind == "boolean":
         return pa.Array.from_buffers(pa.bool_(), n, [valid, _buffer(np.packbits(values, bitorder="little"))])
     if column.kind == "string":
-        words = pa.array(list(column.words), pa.large_string())
+        words = _strings(list(column.words))
         codes = pa.Array.from_buffers(pa.int32(), n, [valid, _buffer(values)])
         return pa.DictionaryArray.from_arrays(codes, words, ordered=True, safe=False)
     types = {"integer": pa.int64(), "float": pa.float64(), "timestamp": pa.timestamp("s", "UTC"), "date": pa.date32()}
     return pa.Array.from_buffers(types[column.kind], n, [valid, _buffer(values)])
+
+
+def _strings(texts: Sequence[str | None]) -> "pa.Array":
+    """As `pa.array`, which would import pandas where that is installed: a second, and 60 MB."""
+    import pyarrow as pa
+
+    encoded = [b"" if text is None else text.encode() for text in texts]
+    blob, offsets = pack_strings(encoded)
+    given = np.array([text is not None for text in texts], bool)
+    valid = None if given.all() else _buffer(np.packbits(given, bitorder="little"))
+    return pa.Array.from_buffers(pa.large_string(), len(texts), [valid, _buffer(offsets), _buffer(blob)])
+
+
+def _decoded(array: "pa.Array", numbers: Sequence[int]) -> list[str]:
+    """Some texts of a large_string array without nulls: a value of Arrow's own for each takes four times as long."""
+    if not len(array):
+        return []
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    at = np.asarray(numbers, np.int64)
+    text = memoryview(data) if data is not None else memoryview(b"")
+    return [str(text[a:b], "utf-8") for a, b in zip(ends[at].tolist(), ends[at + 1].tolist(), strict=True)]
 
 
 def _buffer(values: Array) -> "pa.Buffer":

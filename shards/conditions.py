@@ -7,6 +7,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ class Condition:
 
 
 NEVER = Condition()
+ALWAYS = Condition(((-math.inf, math.inf),))
 
 
 def condition(column: Column, op: str, value: Any) -> Condition:
@@ -74,7 +76,7 @@ def condition(column: Column, op: str, value: Any) -> Condition:
                 return NEVER
             if isinstance(value, float) and math.isnan(value):
                 return Condition((_whole(column.kind),)) if op == "!=" else NEVER
-            return Condition(_integers(op, value) if column.kind == "integer" else _floats(op, value))
+            return Condition(integers(op, value) if column.kind == "integer" else _floats(op, value))
         case "string" | "timestamp" | "date":
             if not isinstance(value, str):
                 return NEVER
@@ -89,7 +91,7 @@ def _whole(kind: str) -> Range:
     return _INT64 if kind == "integer" else (-math.inf, math.inf)
 
 
-def _integers(op: str, value: int | float) -> tuple[Range, ...]:
+def integers(op: str, value: int | float | Fraction) -> tuple[Range, ...]:
     """Integers of 64 bits that compare so with a number."""
     low, high = _INT64
     if isinstance(value, float) and math.isinf(value):

@@ -99,6 +99,17 @@ class Entries:
         """The path of one entry."""
         return self.path_blob[self.path_offsets[row] : self.path_offsets[row + 1]].tobytes().decode("utf-8", "surrogateescape")
 
+    def paths(self, rows: Array) -> list[str]:
+        """The paths of several entries. rows: (m,) int."""
+        starts, ends = self.path_offsets[rows].astype(np.int64), self.path_offsets[rows + 1].astype(np.int64)
+        edges = np.concatenate([[0], np.cumsum(ends - starts)])
+        together = self.path_blob[np.arange(edges[-1]) + np.repeat(starts - edges[:-1], ends - starts)].tobytes()
+        cuts = edges.tolist()
+        if together.isascii():
+            text = together.decode("ascii")
+            return [text[a:b] for a, b in pairwise(cuts)]
+        return [together[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(cuts)]
+
     @cached_property
     def ext_names(self) -> tuple[str, ...]:
         """The distinct values of `ext`."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class ColumnSource(Protocol):
     """Typed columns of n entries, in their order (`Entries.order`): `shards.columns.Columns` or `shards.column_files.ColumnFile`."""
 
+    n: int
+
     @property
     def names(self) -> Sequence[str]: ...
 
@@ -31,6 +33,8 @@ class ColumnSource(Protocol):
     def named(self, name: str) -> "list[Column]": ...
 
     def get(self, place: int) -> dict[str, Any]: ...
+
+    def get_many(self, places: Array) -> list[dict[str, Any]]: ...
 
 
 class Metadata:
@@ -80,6 +84,10 @@ class Metadata:
     def get(self, place: int) -> dict[str, Any]:
         """The metadata of the entry at a place of `Entries.order`."""
         return {} if self._n_absent is not None else self.columns.get(place)
+
+    def get_many(self, places: Array) -> list[dict[str, Any]]:
+        """The same of several, (m,) int64."""
+        return [{} for _ in range(len(places))] if self._n_absent is not None else self.columns.get_many(places)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._n_absent is not None:

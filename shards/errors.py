@@ -5,11 +5,13 @@ class SondageError(Exception):
     """Base of every error that is the caller's to read.
 
     status: its HTTP code. at: the place in the request that is wrong (`where.or[2].size_bytes`), if it is about one.
-    retry_after_s: of those that go away by themselves, when it is worth to ask again.
+    retry_after_s: of those that go away by themselves, when it is worth to ask again. request_id: of an error that a server answered, by
+    which its log has it.
     """
 
     status = 500
     retry_after_s: float | None = None
+    request_id: str | None = None
 
     def __init__(self, message: str = "", *, at: str | None = None):
         super().__init__(message)
@@ -95,8 +97,8 @@ class EndpointError(SondageError):
 
     status = 424
 
-    def __init__(self, message: str = "", *, reason: str = "unreachable"):
-        super().__init__(message)
+    def __init__(self, message: str = "", *, at: str | None = None, reason: str = "unreachable"):
+        super().__init__(message, at=at)
         self.reason = reason
 
     @property

@@ -83,4 +83,14 @@ def excerpt(text: memoryview, start: int, end: int, words: Sequence[str], size: 
 def _cut_out(text: memoryview, start: int, end: int, kind: str) -> Excerpt:
     # Six times as fast as bytes.count, which goes from one newline to the next.
     line = int(np.count_nonzero(np.frombuffer(text, np.uint8)[:start] == ord("\n"))) + 1
-    return Excerpt(start, end, line, bytes(text[start:end]).decode("utf-8", "replace"), places_in(kind, text, start, end))
+    shown = bytes(text[start:end]).decode("utf-8", "replace")
+    return Excerpt(start, end, line, shown, places_in(kind, text, start, end), _column(text, start))
+
+
+def _column(text: memoryview, at: int) -> int:
+    """The 1-based character of its line that begins at a byte offset; 0 where the line began too far before."""
+    first = max(0, at - MAX_CONTEXT_BYTES)
+    before = bytes(text[first:at])
+    if (newline := before.rfind(b"\n")) < 0 and first > 0:
+        return 0
+    return len(before[newline + 1 :].decode("utf-8", "replace")) + 1

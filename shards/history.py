@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from shards.changes import changes, counts
 from shards.errors import NotFound, StoreError
+from shards.lease import holder_of
 from shards.manifest import Root, corpus_store
 from shards.readers import readings
 from shards.references import References, generations
@@ -16,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One generation. created: UTC, ISO 8601. since: the kept generation that `changed` compares with, None for the oldest kept.
+    """One generation. created: UTC, ISO 8601. by: who published it, "" where that is no longer known (leases are swept). since: the kept
+    generation that `changed` compares with, None for the oldest kept.
 
     changed: {source: {kind: n}}, see `shards.changes`; of the oldest kept generation all that it has counts as added.
     size_bytes: of all its files; own_bytes: of those that no other kept generation has, which collecting it alone would free.
@@ -25,6 +27,7 @@ class Kept:
 
     generation: int
     created: str = ""
+    by: str = ""
     parent: int | None = None
     documents: int = 0
     entries: int = 0
@@ -77,6 +80,7 @@ def history(store: Store, corpus: str, now: float) -> list[Kept]:
             Kept(
                 generation=number,
                 created=root.created,
+                by=holder_of(inside, root.epoch),
                 parent=root.parent,
                 documents=root.n_docs,
                 entries=root.n_entries,

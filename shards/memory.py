@@ -121,3 +121,13 @@ def process_bytes() -> int | None:
             return int(file.read().split()[1]) * mmap.PAGESIZE
     except (OSError, ValueError, IndexError):
         return None
+
+
+def give_back() -> None:
+    """Have the C library return freed memory to the system, where it can: building a segment frees arrays of some MB, of which glibc
+    keeps a third as much as the corpus's vectors for the next time, which for a process that only asks from now on never comes. 2 ms."""
+    import ctypes
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

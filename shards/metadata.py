@@ -105,6 +105,8 @@ class _Cleaner:
         return found
 
     def key(self, key: Any) -> str | None:
+        if type(key) is str and len(key) <= MAX_KEY_CHARS:  # nearly all are
+            return key
         if isinstance(key, bool) or not isinstance(key, str | int | float | date):
             return self.without("a key that is no text")
         text = _moment(key) if isinstance(key, date) else str(key)
@@ -114,6 +116,8 @@ class _Cleaner:
         self.room -= 1
         if self.room < 0:
             return self.without(f"more than {MAX_VALUES:,} values")
+        if type(value) is str and len(value) <= MAX_CHARS:
+            return value
         match value:
             case None | bool():
                 return value

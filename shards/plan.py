@@ -89,8 +89,8 @@ class SpaceQuery:
     most: the score of a unit that would hold all that was asked, what the corpus lacks included; None where that is not known.
     where: what of the scope this question is about, beside the plan's own; None: all of it.
     finds: whether it brings documents; if not, it only scores those that other questions of the plan bring, and the plan's `given`.
-    model: what turned the text into this question where a model did; bridge: for people, over which other spaces it came. Both are
-    translations, in which something may be lost: `explain` tells them.
+    model: what turned the text into this question where a model did; bridge: for people, over which other spaces it came; feedback: for
+    people, what texts that the caller chose made of it. All are translations, in which something may be lost: `explain` tells them.
     """
 
     space: str
@@ -102,6 +102,7 @@ class SpaceQuery:
     finds: bool = True
     model: str = ""
     bridge: str = ""
+    feedback: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

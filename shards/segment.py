@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def _metadata_files(entries: Entries) -> dict[str, bytes]:
     return {"meta": column_files.dump(entries.metadata.columns.whole), "zones": zones.dump(entries.metadata.zones)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SegmentBytes:
     """A segment ready to be written: the bytes of each role's file."""
 
@@ -115,11 +115,16 @@ class SegmentBytes:
     spaces: dict[str, str]  # space name -> space id
     buckets: tuple[int, int]
 
+    @cached_property
+    def checksums(self) -> dict[str, bytes]:
+        """The SHA-256 of each role's file."""
+        return {role: hashlib.sha256(data).digest() for role, data in self.files.items()}
+
     @property
     def id(self) -> str:
         digest = hashlib.sha256()
-        for role, data in sorted(self.files.items()):
-            digest.update(role.encode() + b"\0" + hashlib.sha256(data).digest())
+        for role, checksum in sorted(self.checksums.items()):
+            digest.update(role.encode() + b"\0" + checksum)
         return digest.hexdigest()[:24]
 
 
@@ -148,7 +153,8 @@ def write(store: "Store", segment: SegmentBytes) -> SegmentRef:
     """Write a segment's files (nothing refers to them yet) and return the reference for a manifest page."""
     names = {role: f"segments/{segment.id}/{role.replace('/', '.')}" for role in segment.files}
     store.write_many({names[role]: data for role, data in segment.files.items() if data})
-    refs = {role: FileRef.of(names[role], data) for role, data in segment.files.items()}
+    sums = segment.checksums
+    refs = {role: FileRef(name=names[role], size=len(data), sha256=sums[role].hex()) for role, data in segment.files.items()}
     return SegmentRef(
         id=segment.id,
         buckets=segment.buckets,
@@ -171,6 +177,7 @@ class Segment:
     store: "Store"
     cache: "FileCache"
     _layers: dict[str, Arrays] = field(default_factory=dict)
+    kept: dict[Any, Any] = field(default_factory=dict)  # what is made of its texts once, when it is first asked for
 
     def _load(self, file: FileRef, verify: bool = False) -> tuple[Arrays, dict[str, str]]:
         path = self.cache.path(self.store, file.name, file.size, file.sha256, verify=verify, pin=True)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Shard:
     """An opened shard. Safe for many threads; it changes only in that a space that could not be opened may be later.
 
     spaces: those of the generation, by name, whether or not every segment has them. unopened: why a space could not be opened,
-    by name; each search of it tries again, since a store may be back.
+    by name; each search of it tries again, since a store may be back. kept: by `shards.nlql.rows.rows_of`.
     """
 
     def __init__(self, page: ShardPage, segments: Sequence[Segment], tombstones: Sequence[Tombstones], spaces: Mapping[str, Space]):
@@ -79,6 +79,8 @@ class Shard:
             self.views.append(view)
         self.unopened: dict[str, str] = {}
         self._opening = threading.Lock()
+        self.kept: dict[Any, Any] = {}  # what is made of it once, when it is first asked for
+        self.keeping = threading.RLock()  # held by who makes it
         for space in self.spaces.values():
             self._open(space)
         self.n_rows = base  # document numbers there are
@@ -180,14 +182,14 @@ class Shard:
             begun = time.monotonic()
             covered, total = 0, self.n_docs
             try:
-                if query.space in self.unopened and (reason := self._open(self.spaces[query.space])):
+                if reason := self.reopened(query.space):
                     state = "failed"
                 else:
                     # Moments are asked of all questions, and they do not follow the scope: an empty one costs no more than these.
                     scope = plan.where if query.where is None else And((plan.where, query.where))
                     own = self._scope(Nothing()) if not query.finds else (docs, entries) if query.where is None else self._scope(scope)
                     covered, total = self._search_space(query, *own, found, base, budget)
-                    state, reason = self._coverage(query, covered, total, budget)
+                    state, reason = self.coverage(query, covered, total, budget)
             except BadQuery:
                 raise
             except Exception as error:  # one broken space must not take the others with it: it is reported, and logged
@@ -196,7 +198,12 @@ class Shard:
             status.append(LayerStatus(query.space, self.number, state, covered, total, reason, time.monotonic() - begun))
         return Finding(self, base, status, entries)
 
-    def _coverage(self, query: SpaceQuery, covered: int, total: int, budget: Budget) -> tuple[str, str]:
+    def reopened(self, space: str) -> str:
+        """Tries again to open a space that could not be; returns why it cannot, or nothing."""
+        return self._open(self.spaces[space]) if space in self.unopened else ""
+
+    def coverage(self, query: SpaceQuery, covered: int, total: int, budget: Budget) -> tuple[str, str]:
+        """In what state a space is that was looked at so far, and why not in all."""
         if covered >= total:
             return "ready", ""
         if query.space not in self.spaces:

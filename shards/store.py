@@ -121,7 +121,8 @@ class Store(ABC):
 def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
     """The store at a URL: a folder (plain path or file://), s3://bucket/prefix, or memory://name (this process only).
 
-    options: for s3 only, see `shards.store_s3.S3Options`. Raises BadSpec for an unknown scheme, option or malformed URL.
+    options: for s3 see `shards.store_s3.S3Options`; for a folder only sync=False, see `LocalStore`. Raises BadSpec for an unknown scheme,
+    option or malformed URL.
     Other fsspec file systems are refused because they have no exclusive create that is atomic.
     """
     text = os.fspath(url)
@@ -130,12 +131,13 @@ def open_store(url: str | os.PathLike[str], **options: Any) -> Store:
         from shards.store_s3 import open_s3
 
         return open_s3(text, options)
+    sync = bool(options.pop("sync", True)) if not separator else True
     if options:
         raise BadSpec(f"Store {text!r} takes no options, got {', '.join(sorted(options))}. Options belong to s3:// stores.")
     if not text:
         raise BadSpec("The store's URL is empty. Give a folder, s3://bucket/prefix or memory://name.")
     if not separator:
-        return LocalStore(Path(text))
+        return LocalStore(Path(text), sync)
     if scheme == "file":
         parts = urlsplit(text)
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
@@ -165,12 +167,16 @@ def check_prefix(prefix: str, url: str) -> None:
 
 
 class LocalStore(Store):
-    """A folder. Files appear by rename or link of a synced temporary file, and the folder is synced after."""
+    """A folder. Files appear by rename or link of a synced temporary file, and the folder is synced after.
+
+    sync: False for a folder that nobody wants after this process: then nothing waits for the disk.
+    """
 
     parallel = 8  # for writes: syncs of several files share the journal's commits
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, sync: bool = True):
         self.root = Path(os.path.abspath(root))
+        self._sync = sync
         self.url = str(self.root)
 
     def _path(self, name: str) -> Path:
@@ -200,13 +206,13 @@ class LocalStore(Store):
 
     def write(self, name: str, data: bytes) -> None:
         with self._errors("write", name):
-            _sync_folder(self._place(name, data))
+            self._sync_folder(self._place(name, data))
 
     def write_many(self, files: Mapping[str, bytes]) -> None:
         folders = self._each(self._place_named, list(files.items()))
         for folder in set(folders):
             with self._errors("write", str(folder)):
-                _sync_folder(folder)
+                self._sync_folder(folder)
 
     def _place_named(self, item: tuple[str, bytes]) -> Path:
         with self._errors("write", item[0]):
@@ -214,13 +220,17 @@ class LocalStore(Store):
 
     def _place(self, name: str, data: bytes) -> Path:
         path = self._path(name)
-        with _temporary(path.parent, data) as temporary:
+        with _temporary(path.parent, data, self._sync) as temporary:
             os.replace(temporary, path)
         return path.parent
 
+    def _sync_folder(self, folder: Path) -> None:
+        if self._sync:
+            _sync_folder(folder)
+
     def create(self, name: str, data: bytes) -> None:
         path = self._path(name)
-        with self._errors("create", name), _temporary(path.parent, data) as temporary:
+        with self._errors("create", name), _temporary(path.parent, data, self._sync) as temporary:
             try:
                 os.link(temporary, path)
             except FileExistsError:
@@ -228,7 +238,7 @@ class LocalStore(Store):
                 # trust the link count.
                 if os.stat(temporary).st_nlink != 2:
                     raise self._taken(name) from None
-            _sync_folder(path.parent)
+            self._sync_folder(path.parent)
 
     def list(self, prefix: str = "") -> Names:
         check_prefix(prefix, self.url)
@@ -257,7 +267,7 @@ class LocalStore(Store):
                     path.parent.rmdir()
 
     def child(self, folder: str) -> "LocalStore":
-        return LocalStore(self._path(folder))
+        return LocalStore(self._path(folder), self._sync)
 
     @contextlib.contextmanager
     def _errors(self, action: str, name: str) -> Iterator[None]:
@@ -334,8 +344,8 @@ class MemoryStore(Store):
 
 
 @contextlib.contextmanager
-def _temporary(folder: Path, data: bytes) -> Iterator[Path]:
-    """A synced file with this content in the folder (made if need be); gone afterwards unless it was renamed."""
+def _temporary(folder: Path, data: bytes, sync: bool) -> Iterator[Path]:
+    """A file with this content in the folder (made if need be), synced unless told not to; gone afterwards unless it was renamed."""
     path = folder / f".{uuid.uuid4().hex}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     while True:
@@ -343,25 +353,27 @@ def _temporary(folder: Path, data: bytes) -> Iterator[Path]:
             descriptor = os.open(path, flags, 0o666)
             break
         except FileNotFoundError:  # not made yet, or removed by a `delete` that found it empty
-            _make_folder(folder)
+            _make_folder(folder, sync)
     try:
         with open(descriptor, "wb", buffering=0) as file:
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         yield path
     finally:
         path.unlink(missing_ok=True)
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path, sync: bool) -> None:
     """The folder and its parents, each entry durable before anything is put inside."""
     if not folder.is_dir():
-        _make_folder(folder.parent)
+        _make_folder(folder.parent, sync)
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
-        _sync_folder(folder.parent)
+        if sync:
+            _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -160,6 +160,7 @@ class LayerStatus:
 class Excerpt:
     """A piece of a rendition around a span: text from byte `start` to `end`, `line` the 1-based line of `start`.
 
+    column: of the piece's first character in that line, from 1; 0 where the line began too far away to be counted.
     places: the pages, cells and so on that it goes through (`shards/places.py`), with the byte of the piece where each begins.
     """
 
@@ -168,6 +169,7 @@ class Excerpt:
     line: int
     text: str
     places: tuple[tuple[int, str], ...] = ()
+    column: int = 0
 
 
 class LinesAround(NamedTuple):

@@ -31,7 +31,7 @@ from shards.given import dims, folder
 from shards.identity import find_rows
 from shards.joining import Part, join
 from shards.layers import SpaceSpec, create, space_id
-from shards.layers.contract import Layer, Progress, Resources
+from shards.layers.contract import Encodings, Layer, Progress, Resources
 from shards.manifest import SegmentRef
 from shards.media import KeptMedia, read_media
 from shards.opening import reason_of
@@ -127,7 +127,7 @@ class Built:
 class _Counted:
     """Kept encodings that count what was asked of them."""
 
-    def __init__(self, inner: PackedEncodings):
+    def __init__(self, inner: Encodings):
         self.inner, self.encoded, self.reused, self.spent = inner, 0, 0, Usage()
 
     def get(self, hashes: Array) -> dict[bytes, Array]:
@@ -267,7 +267,7 @@ class Worker:
         seconds: dict[str, float] = {}
         begun = time.monotonic()
         media = KeptMedia(self.store)
-        fresh = replace(Documents.pack(self._documents(task, media)), media=media)
+        fresh = replace(Documents.pack(self.documents(task, media)), media=media)
         self._keep_given(task)
         parts = [(Segment(ref, self.store, self.cache), ref) for ref in task.parts]
         live = [_live_part(part, ref, self.store) for part, ref in parts]
@@ -283,7 +283,7 @@ class Worker:
             return Built(task.key, task.shard, None, encoded, reused, seconds)
         for name, (layer, space) in self.layers.items():
             begun = time.monotonic()
-            known = _Counted(PackedEncodings(self.store, folder(layer, space)))
+            known = _Counted(self.encodings(name, layer, space))
             tell = _of_space(name, progress)
             if parts and all(part.layer(space) is not None for part, _ in parts):
                 pieces = [
@@ -311,6 +311,10 @@ class Worker:
         seconds["write"] = time.monotonic() - begun
         return Built(task.key, task.shard, ref, encoded, reused, seconds, spent)
 
+    def encodings(self, name: str, layer: Layer, space: str) -> Encodings:
+        """What is known of documents for a space, by its name, layer and id."""
+        return PackedEncodings(self.store, folder(layer, space))
+
     def _scope(self, name: str, documents: Documents, entries: Entries, task: SegmentTask) -> Array | None:
         """The rows that a space with a scope is built for: entries by their own path, documents by any of theirs; None: all."""
         if name not in task.in_scope:
@@ -320,7 +324,7 @@ class Worker:
         inside = [any(glob.fullmatch(entries.path(row)) for glob in self._globs[name]) for row in range(len(entries))]
         return np.array(inside, bool)
 
-    def _documents(self, task: SegmentTask, media: KeptMedia) -> Iterator[tuple[bytes, bytes, str]]:
+    def documents(self, task: SegmentTask, media: KeptMedia) -> Iterator[tuple[bytes, bytes, str]]:
         """The documents wanted, as `Documents.pack` takes them; images that they are made from are kept on the way."""
         if not len(task.wanted):
             return

@@ -169,6 +169,9 @@ class History:
     def unsettled(self) -> str | None:
         """What is not as it should be yet, if anything. Looks at processes themselves, not at what coordinators believe."""
         alive = self.world.alive()[: SETTINGS.max_hosts]
+        for name in alive:  # one that has no shard may be frozen for seconds before anybody finds it out
+            if (frozen := self.world.nodes[name].process) is not None and not frozen.thawed.is_set():
+                return f"{frozen.incarnation} is frozen"
         for corpus in sorted(self.world.generations):
             newest, record = self.world.newest(corpus), self.world.records[corpus]
             placements = set()

@@ -50,6 +50,7 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
     """A proxy before the server at `target` (http://host:port), on a port of its own."""
     to = urlsplit(target)
     lock = threading.Lock()
+    opened: list[http.client.HTTPConnection] = []
     own = threading.local()  # a connection a thread, as the client's: a new one for each request would use up the ports
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -91,6 +92,7 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
             for fresh in (False, True):
                 if fresh or not hasattr(own, "to"):
                     own.to = http.client.HTTPConnection(to.hostname, to.port, timeout=60)
+                    opened.append(own.to)
                 try:
                     own.to.request(self.command, proxy.rewrite(self.path), body or None, headers)
                     answer = own.to.getresponse()
@@ -131,3 +133,5 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
         yield proxy
         server.shutdown()
         thread.join()
+        for connection in opened:
+            connection.close()

@@ -81,6 +81,9 @@ def real(store, keys) -> Iterator[httpx.Client]:
 ROUTES = [
     ("GET", "/v1/search?corpus=seen&q=pilot", "read"),
     ("POST", "/v1/search", "read"),
+    ("POST", "/v1/query", "read"),
+    ("GET", "/v1/nlql/schema?corpus=seen", "read"),
+    ("POST", "/v1/suggest_terms", "read"),
     ("GET", "/v1/status", "read"),
     ("GET", "/metrics", "read"),
     ("GET", f"/v1/documents/{HASH}?corpus=seen", "read"),
@@ -93,7 +96,7 @@ ROUTES = [
 
 @pytest.mark.parametrize(("method", "path", "scope"), ROUTES)
 def test_each_route_wants_its_scope(real, keys, method, path, scope):
-    body = {"json": {"corpus": "seen", "query": "pilot"}} if path == "/v1/search" else {}
+    body = {"json": {"corpus": "seen", "query": "pilot"}} if path in ("/v1/search", "/v1/query", "/v1/suggest_terms") else {}
     assert problem(real.request(method, path, **body), 401)["kind"] == "unauthorized"
     for other in {"read", "write", "admin"} - {scope}:
         found = problem(real.request(method, path, headers=bearer(keys[other][0]), **body), 403)

@@ -626,7 +626,7 @@ def test_the_search_command_says_what_is_wrong_with_code_2(source, tmp_path, cap
     store = ["--store", str(tmp_path / "store")]
     capsys.readouterr()
     for arguments, says in [
-        (["amber", "-c", "nope", *store], "Known: c."),
+        (["amber", "-c", "nope", *store], "There are: c."),
         (["amber", "-l", "bm52", *store], "Choose from: bm25, names, text."),
         (["-e", "(", *store], "("),
         (["amber", "-k", "0", *store], "k: "),

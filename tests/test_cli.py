@@ -16,7 +16,7 @@ from rich.console import Console
 from scripted_coordinator import HASH, KEY, Scripted, one_hit, running
 
 import sondage
-from jobs import cli, render
+from jobs import cli, connecting, render, request_options
 from jobs.settings import VARIABLES, Settings, read_keys
 from serve.schema import Coverage, EntryOut, ExcerptOut, Rerank, RerankInfo, RerankSignal, SearchAnswer, SearchRequest
 from serve.settings import FrontSettings
@@ -122,11 +122,11 @@ def test_nothing_found_ends_with_code_1_and_says_what_was_not_searched(capsys, u
 
 
 def test_options_become_fields_of_the_request(capsys, url, server):
-    options = ["-c", "other", "-l", "bm25", "-l", "names", "-p", "*.py", "-p", "!x", "-k", "3", "--budget-ms", "50", "--explain"]
+    options = ["-c", "stdlib", "-l", "bm25", "-l", "names", "-p", "*.py", "-p", "!x", "-k", "3", "--budget-ms", "50", "--explain"]
     assert run(capsys, "search", "q", "--url", url, "--where", '{"a": [1]}', *options)[0] == 2  # a list: refused by the filter
     assert run(capsys, "search", "q", "--url", url, "--where", '{"a": {"in": [1]}}', *options)[0] == 0
     assert server.asked[-1] == SearchRequest(
-        corpus="other", query="q", layers=["bm25", "names"], paths=["*.py", "!x"], where={"a": {"in": [1]}}, k=3, budget_ms=50,
+        corpus="stdlib", query="q", layers=["bm25", "names"], paths=["*.py", "!x"], where={"a": {"in": [1]}}, k=3, budget_ms=50,
         explain=True,
     )  # fmt: skip
 
@@ -212,13 +212,13 @@ def test_a_bug_is_never_mistaken_for_nothing_found(capsys, environment, url):
 
 
 def test_the_corpus_may_be_left_out_only_where_there_is_one(environment):
-    assert cli.only_corpus({"corpora": {"a": {}}}) == "a"
+    assert connecting.only_corpus({"corpora": {"a": {}}}) == "a"
     with pytest.raises(BadQuery, match="several corpora: a, b"):
-        cli.only_corpus({"corpora": {"b": {}, "a": {}}})
+        connecting.only_corpus({"corpora": {"b": {}, "a": {}}})
     with pytest.raises(BadQuery, match="no corpus in /index yet"):
-        cli.only_corpus({"corpora": {}, "store": "/index"})
+        connecting.only_corpus({"corpora": {}, "store": "/index"})
     environment.setenv("SONDAGE_CORPUS", "b")
-    assert cli.only_corpus({"corpora": {"b": {}, "a": {}}}) == "b"
+    assert connecting.only_corpus({"corpora": {"b": {}, "a": {}}}) == "b"
 
 
 # --- the rest of the command -------------------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ def test_the_url_of_a_front_is_one_that_this_machine_reaches():
 
 
 def test_own_forms_are_given_to_spaces_by_name():
-    assert cli.own_forms(['text={"pattern": "a=b"}', "mine={}"]) == {"text": {"pattern": "a=b"}, "mine": {}}
+    assert request_options.own_forms(['text={"pattern": "a=b"}', "mine={}"]) == {"text": {"pattern": "a=b"}, "mine": {}}
     for wrong in ("text", '={"a": 1}', "text=[1]", "text={"):
         with pytest.raises(BadQuery, match="--form"):
-            cli.own_forms([wrong])
+            request_options.own_forms([wrong])

@@ -12,6 +12,7 @@ import pytest
 from light_host import N_SHARDS, LightHost, shard_of
 from ray_cluster import NODE, fresh_namespace, patience, until
 
+from cluster import placing
 from cluster.asking import Unavailable
 from cluster.settings import ClusterSettings, HostSettings
 from shards.errors import NotFound, SondageError
@@ -105,6 +106,22 @@ def test_two_hosts_cover_every_shard_once_and_find_everything(hosts):
             assert {s.state for s in coverage.values()} == {"ready"}
             routes = searcher.routes("texts", 1, N_SHARDS)
             assert sorted(map(len, routes.values())) == [4, 4]
+
+    asyncio.run(story())
+
+
+def test_placements_that_are_worked_out_aside_are_waited_for_where_nothing_was_placed_before(hosts, monkeypatch):
+    """As if each took long: whoever comes first waits for the first one, and hosts open what it gives them."""
+    monkeypatch.setattr(placing, "ASIDE_CELLS", 1)
+
+    async def story():
+        async with hosts() as searcher:
+            assert not searcher.table.is_placed("texts", 1, searcher.controller.membership.serving)
+            hits, coverage = await ask(searcher, plan())
+            assert hits == FISH and {s.state for s in coverage.values()} == {"ready"}
+            assert sorted(map(len, searcher.routes("texts", 1, N_SHARDS).values())) == [4, 4]
+            await searcher.warm("texts", 2, N_SHARDS, replicas=2)
+            assert all(len(on) == 2 for on in searcher.table.placed("texts", N_SHARDS, searcher.controller.membership.serving))
 
     asyncio.run(story())
 

@@ -4,7 +4,7 @@ import pytest
 from engine import Engine, write_files
 
 from jobs import cli
-from jobs.cli import lines_around
+from jobs.request_options import lines_around
 from serve.links import parameters_of
 from serve.schema import SearchRequest
 from shards.excerpts import MAX_CONTEXT_BYTES, excerpt

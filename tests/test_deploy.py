@@ -14,8 +14,9 @@ from ray_cluster import FOLDER, patience
 from scripted_coordinator import eventually
 from self_signed import self_signed
 
-from jobs.keys import add_key
+from jobs.keys import add_key, publish_first, publish_keys, revoke_key
 from jobs.settings import Settings
+from serve.problems import Unauthorized
 from shards.errors import BadSpec
 
 KEY = "a-key-of-some-length"
@@ -60,6 +61,34 @@ def test_the_job_deploys_replaces_and_removes_the_application(cluster, namespace
     finally:
         assert stop(namespace)
     assert not stop(namespace)
+
+
+def test_a_cluster_follows_published_keys_without_being_deployed_again(cluster, namespace, tmp_path: Path):
+    import sondage
+    from jobs.deploy import deploy, stop
+
+    given = {"store": str(tmp_path / "index"), "cache": str(tmp_path / "cache"), "port": free_port(), "namespace": namespace}
+    loaded = Settings.load({}, **given, api_key_file=tmp_path / "keys", follow_keys=True)
+    first, second = (add_key(tmp_path / "keys", name, "read", None, None, "", datetime.now(UTC)) for name in ("first", "second"))
+    publish_first(loaded)
+    try:
+        url = deploy(loaded.service_settings())
+        with sondage.connect(url, first) as revoked, sondage.connect(url, second) as other:
+            assert revoked.status()["corpora"] == {} == other.status()["corpora"]
+            revoke_key(tmp_path / "keys", first.split("_")[1], datetime.now(UTC))
+            publish_keys(loaded, datetime.now(UTC))
+            eventually(lambda: refused(revoked))
+            assert other.status()["corpora"] == {}
+    finally:
+        stop(namespace)
+
+
+def refused(client) -> bool:
+    try:
+        client.status()
+    except Unauthorized:
+        return True
+    return False
 
 
 def through_proxy(settings):

@@ -149,7 +149,8 @@ def test_the_image_is_made_of_the_packages_and_of_nothing_else_in_the_checkout(s
     folders = {package.replace(".", "/") for package in packages if package != "sondage"} | {"serve/client"}
     assert {str(Path(path).parent) for path in context} == folders | {".", "infra"}
     assert {path for path in context if not path.endswith(".py")} == {
-        "LICENSE", "README.md", "pyproject.toml", "infra/constraints.txt", "shards/FORMAT.md"
+        "LICENSE", "README.md", "pyproject.toml", "infra/constraints.txt", "shards/FORMAT.md",
+        *(f"{package}/py.typed" for package in ("shards", "cluster", "serve", "serve/client")),
     }  # fmt: skip
     assert not [path for path in context if ".sondage" in path or "__pycache__" in path]
     copied = {
@@ -189,13 +190,13 @@ def test_the_image_runs_as_the_user_that_the_pods_run_as_and_reads_known_setting
 
 def test_searches_of_a_store_load_the_models_of_the_image(tmp_path: Path):
     """They took those of the cache instead, where another was distilled that differed in a bit, and so its space was not asked."""
-    from jobs.cli import _engine
+    from jobs.connecting import engine as engine_of
     from jobs.settings import Settings
 
     set_in = {f"SONDAGE_{name.upper()}": str(tmp_path / name) for name in ("store", "cache", "models")}
-    with _engine(Settings.load(set_in)) as engine:
+    with engine_of(Settings.load(set_in)) as engine:
         assert engine._settings.models_dir == tmp_path / "models"
-    with _engine(Settings.load({name: value for name, value in set_in.items() if name != "SONDAGE_MODELS"})) as engine:
+    with engine_of(Settings.load({name: value for name, value in set_in.items() if name != "SONDAGE_MODELS"})) as engine:
         assert engine._settings.models_dir == tmp_path / "cache/models"
 
 

@@ -32,8 +32,8 @@ from shards.types import Entry
 ROOT = Path(__file__).resolve().parent.parent
 README, ARCHITECTURE, FORMAT = "README.md", "ARCHITECTURE.md", "shards/FORMAT.md"
 DOCUMENTS = (README, ARCHITECTURE, FORMAT)
-JOBS = ("index", "deploy", "scale", "evaluate", "tune", "bench", "chaos", "formula_families", "misspellings")
-DELEGATED = {"index": "index", "deploy": "deploy", "scale": "scale", "evaluate": "evaluate", "tune": "tune"}  # whose options are a job's
+JOBS = ("index", "deploy", "scale", "evaluate", "conform", "tune", "bench", "chaos", "formula_families", "misspellings")
+DELEGATED = {name: name for name in ("index", "deploy", "scale", "evaluate", "tune", "bench")}  # commands whose options are a job's
 
 
 def text_of(document: str) -> str:
@@ -68,7 +68,7 @@ def options_of_job(name: str) -> frozenset[str]:
 def options_of(command: str) -> frozenset[str]:
     if command in DELEGATED:
         return options_of_job(DELEGATED[command])
-    return frozenset(o for p in sub_commands()[command].params for o in p.opts) | {"--help"}
+    return frozenset(o for p in sub_commands()[command].params for o in (*p.opts, *p.secondary_opts)) | {"--help"}
 
 
 def invocations(document: str) -> list[tuple[str, list[str]]]:

@@ -171,7 +171,7 @@ def test_a_sweep_sets_each_value_beside_the_first(folder, run):
     assert "evidence" not in found["runs"]  # one layer has nothing to be coupled with
 
 
-def test_runs_and_earlier_reports_are_compared(folder, run, tmp_path):
+def test_runs_and_earlier_reports_are_compared(folder, run, tmp_path, capsys):
     _, first, _, _ = run("--dataset", folder, "--layers", TWO, "--runs", tmp_path / "runs")
     (tmp_path / "earlier.json").write_text(json.dumps(first))
     code, found, _, err = run("--dataset", folder, "--run", tmp_path / "runs/words.trec", "--compare", tmp_path / "earlier.json",
@@ -184,6 +184,9 @@ def test_runs_and_earlier_reports_are_compared(folder, run, tmp_path):
     code, found, _, err = run("--qrels", folder / "qrels/test.tsv", "--run", tmp_path / "runs/words.trec")  # nothing is searched
     assert code == 0, err
     assert found["runs"]["words"]["per_query"] == first["runs"]["words"]["per_query"] and found["shards"] == 0
+    alone = ["--qrels", str(folder / "qrels/test.tsv"), "--run", str(tmp_path / "runs/words.trec"), "--json", "-"]
+    assert cli.main(["evaluate", *alone]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"]["words"]["per_query"] == found["runs"]["words"]["per_query"]
 
 
 def test_python_code_is_a_collection_too(run, tmp_path):

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve.answers import _column
 from shards.excerpts import excerpt, focus
+from shards.types import Excerpt
 
 TEXT = "first line\nsecond line with a needle in it\nthird line\n" + "filler words here\n" * 40 + "and a thimble at the end\n"
 
@@ -71,3 +73,26 @@ def test_the_window_with_the_most_words_is_the_one_that_a_slow_search_finds(text
     data = text.encode()
     expected = slow_focus(data, words, window) if words and len(data) > window else 0
     assert focus(np.frombuffer(data, np.uint8), words, window) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "column"),
+    [
+        ("one\ntwo three\n", 0, 1),
+        ("one\ntwo three\n", 4, 1),
+        ("one\ntwo three\n", 8, 5),
+        ("höher\nüber alles", 12, 5),
+        ("x" * 40_000, 39_000, 0),
+    ],
+)
+def test_an_excerpt_tells_the_column_it_begins_in_as_characters(text, start, column):
+    """A line that begins further away than is looked is not counted: 0."""
+    shown = excerpt(memoryview(text.encode()), start, start + 1, (), 0)
+    assert shown.column == column
+
+
+def test_the_column_of_a_hit_is_that_of_the_first_mark_in_its_line():
+    cut = Excerpt(4, 20, 2, "middle of a tide\nand its tide", column=8)
+    assert [_column(cut, at) for at in (0, 12, 17, 25)] == [8, 20, 1, 9]
+    unknown = Excerpt(4, 20, 2, "middle of a tide\nand its tide")
+    assert [_column(unknown, at) for at in (12, 25)] == [0, 9]

@@ -92,6 +92,104 @@ def test_waiting_has_a_bound_and_the_error_says_who_writes_and_what_to_do(store)
     assert clock.now <= 1_000_000 + 91
 
 
+def others_retake(store, clock: Clock, n: int) -> Callable[[float], None]:
+    """A sleep during which others, who ask just when it is free, hold the lease in turn, as servers do that take pushes. They give up where
+    somebody has waited longer."""
+    held = [hold(store, "c", "pushes 0", clock)]
+    held[0].__enter__()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock.sleep(seconds)
+        assert len(slept) < 10_000
+        if held:
+            held.pop().__exit__(None, None, None)
+        if len(slept) < n:
+            following = hold(store, "c", f"pushes {len(slept)}", clock, lambda _: None, wait_s=0)
+            try:
+                following.__enter__()
+            except StoreError as error:
+                assert "others have waited for it longer" in str(error)
+            else:
+                held.append(following)
+
+    sleep.slept = slept
+    return sleep
+
+
+def test_who_has_waited_longest_is_next_however_often_others_ask(store):
+    """Others take it again the moment it is free: without tickets a waiter that looks now and then would wait until they are done."""
+    clock = Clock()
+    begun, sleep = clock.now, others_retake(store, clock, 1_000)
+    with hold(store, "c", "index", clock, sleep):
+        assert clock.now - begun <= lease.TICKET_AFTER_S + 2 * lease.PAUSES_S[1]
+        assert sleep.slept[-1] <= lease.NEXT_PAUSE_S or len(sleep.slept) < 8
+    assert not [name for name in store.child("c").list("lease/") if "ticket" in name]
+
+
+def test_short_waits_cost_no_tickets(store):
+    clock, created = Clock(), []
+    inside = store.child("c")
+    first = hold(store, "c", "first", clock)
+    first.__enter__()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        created.extend(name for name in inside.list("lease/") if "ticket" in name)
+        if clock.now > 1_000_000.3:
+            first.__exit__(None, None, None)
+
+    with hold(store, "c", "second", clock, sleep):
+        assert not created
+
+
+def ticket(store, since: float, until: float, who: str = "0" * 16) -> str:
+    made = lease.Ticket(int(1e3 * since), int(1e3 * until), who).name
+    store.child("c").create(made, b"{}")
+    return made
+
+
+def test_an_earlier_ticket_goes_first_and_a_later_one_does_not(store):
+    clock = Clock()
+    ticket(store, clock.now + 1, clock.now + 100)
+    with hold(store, "c", "index", clock, wait_s=0) as held:
+        assert held.epoch == 1
+    ticket(store, clock.now - 1, clock.now + 100)
+    with pytest.raises(StoreError, match="others have waited for it longer"), hold(store, "c", "index", clock, wait_s=0):
+        pass
+
+
+def test_a_waiter_that_died_holds_nobody_up_for_long_and_its_ticket_is_swept(store):
+    clock = Clock()
+    left = ticket(store, clock.now - 60, clock.now + lease.TICKET_S)
+    begun = clock.now
+    with hold(store, "c", "index", clock, clock.sleep):
+        assert lease.TICKET_S <= clock.now - begun <= lease.TICKET_S + lease.PAUSES_S[1]
+        assert left in store.child("c").list("lease/")  # clocks differ: its own might say that it still holds
+    clock.now += SKEW_S + 1
+    with hold(store, "c", "index", clock):
+        assert left not in store.child("c").list("lease/")
+
+
+def test_a_waiter_renews_its_ticket_and_takes_it_along_when_it_gives_up(store):
+    clock, seen = Clock(), set()
+    inside = store.child("c")
+    with hold(store, "c", "first", clock) as held:
+
+        def sleep(seconds: float) -> None:
+            clock.sleep(seconds)
+            held.renew()
+            tickets = [name for name in inside.list("lease/") if "ticket" in name]
+            assert len(tickets) <= 1
+            seen.update(tickets)
+
+        with pytest.raises(StoreError, match="is being written by first"), hold(store, "c", "index", clock, sleep, wait_s=20):
+            pass
+        assert len(seen) >= 3 and len({name.split("-")[1] for name in seen}) == 1  # of one waiter, since one time
+        assert not [name for name in inside.list("lease/") if "ticket" in name]
+
+
 def test_an_expired_lease_is_taken_over_and_its_holder_can_publish_no_more(store):
     """A takes the lease and stalls. B takes over, fences and publishes nothing. A wakes up and tries to publish what it made."""
     a_clock, b_clock = Clock(), Clock()

@@ -316,3 +316,21 @@ def test_entries_travel_to_another_process_with_their_metadata():
     entries = pack_entries([Entry("s", "a", bytes(20), 1, 1, metadata={"n": 1, "odd": [1, "x"]}), Entry("s", "b", bytes(20), 1, 1)])
     there = pickle.loads(pickle.dumps(entries))
     assert [unpack_entry(there, i) for i in range(2)] == [unpack_entry(entries, i) for i in range(2)]
+
+
+def test_many_entries_are_read_as_each_by_itself(tmp_path):
+    metadata = [
+        {"a": i, "when": "2024-05-01" + "T10:00:00Z" * (i % 2), "x": {"y": ["ü", f"w{i % 3}"], "b": {"c": i % 2 == 0}}, "f": 1.5}
+        if i % 3
+        else {"a": "text", "tags": [], "n": [1, 2], "mixed": [1, "x"], "r": [0.5], "dotted.name": i}
+        for i in range(50)
+    ]
+    metadata[7] = {}
+    held = Columns.of(metadata)
+    (tmp_path / "meta").write_bytes(column_files.dump(held))
+    places = np.array([3, 7, 49, 3, 0, 20, 21])
+    for columns in (held, column_files.ColumnFile(tmp_path / "meta", 50)):
+        one_by_one = [columns.get(place) for place in places.tolist()]
+        assert columns.get_many(places) == one_by_one
+        assert [json.dumps(found) for found in columns.get_many(places)] == [json.dumps(found) for found in one_by_one]  # in order, too
+        assert columns.get_many(places[:0]) == []

@@ -1,6 +1,7 @@
 """Progress of long steps: how far, how fast, how long still; never more than a line a second."""
 
 import io
+import re
 
 import pytest
 
@@ -79,14 +80,44 @@ def test_nothing_to_do_prints_nothing_and_divides_by_nothing():
     assert told(io.StringIO(), [(0, "read", 0, 9, "bytes"), (2, "read", 0, 9, "bytes")]) == "  read: 0 B of 9 B, 0 B/s\n"
 
 
-def test_a_terminal_sees_one_line_that_is_redrawn():
-    steps = [(0, "read", 0, 4, "files"), (1, "read", 2, 4, "files"), (2, "read", 4, 4, "files")]
-    out = told(Terminal(), steps)
-    assert [line.rstrip() for line in out.split("\r")] == [
-        "  read: 2 of 4 files, 2 files/s, 1 s left",
-        "  read: 4 of 4 files, 2 files/s",
-    ]
-    assert out.endswith("\n") and out.count("\n") == 1 and len(out.split("\r")[0]) == 78
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", text)
+
+
+def test_a_terminal_sees_a_bar_that_is_redrawn_and_then_a_line(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    steps = [(0, "read", 0, 4, "files"), (0.4, "read", 1, 4, "files"), (1, "read", 2, 4, "files"), (1.05, "read", 3, 4, "files")]
+    out = told(Terminal(), [*steps, (2, "read", 4, 4, "files")])
+    assert "read ━━━━━╺━━━━ 2 of 4 files 2 files/s 1 s left" in plain(out) and "3 of 4" not in out  # that was sooner than it is redrawn
+    assert plain(out).endswith("  read: 4 of 4 files, 2 files/s\n")
+    assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1  # the cursor is back
+
+
+def test_bars_of_steps_side_by_side_and_lines_above_them(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "50")  # too narrow for bars
+    steps = [(0, "a", 0, 9, "files"), (0, "b", 0, 9, "files"), (1, "a", 3, 9, "files"), (2, "b", 4, 9, "files"), (3, "a", 9, 9, "files")]
+    out = " ".join(plain(told(Terminal(), steps)).split())
+    assert "━" not in out and "a 3 of 9 files 3 files/s 2 s left b 0 of 9 files" in out and "b 4 of 9 files 2 files/s 2 s left" in out
+    assert "a: 9 of 9 files, 3 files/s" in out
+
+
+def test_a_bar_is_taken_away_when_something_goes_wrong(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    clock, out = Clock(), Terminal()
+    with pytest.raises(OSError), Progress(out, 1.0, clock) as progress:
+        progress("read", 0, 9, "files")
+        clock.now += 5
+        progress("read", 1, 9, "files")
+        raise OSError
+    assert out.getvalue().rstrip().endswith("\x1b[2K") and "\x1b[?25h" in out.getvalue()
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    steps = [(0, "read", 0, 4, "files"), (1, "read", 2, 4, "files"), (3, "read", 3, 4, "files"), (4, "read", 4, 4, "files")]
+    assert told(Terminal(), steps) == "  read: 3 of 4 files, 1 files/s, 1 s left\n  read: 4 of 4 files, 1 files/s\n"
 
 
 def test_steps_that_go_on_side_by_side_keep_their_own_clocks():

@@ -24,7 +24,7 @@ from scripted_coordinator import KEY, Scripted, eventually
 
 import sondage
 from cluster.settings import HostSettings
-from jobs import bench_push, cli
+from jobs import bench_push, cli, commands_push
 from jobs.progress import Progress
 from serve import intake
 from serve.http import create_app
@@ -449,7 +449,7 @@ def test_the_client_puts_deletes_and_puts_many(server):
 
 
 def test_put_many_sends_portions_and_counts_lines_over_all(server, monkeypatch):
-    monkeypatch.setattr("serve.client.pushing.PORTION_LINES", 4)
+    monkeypatch.setattr("sondage.pushing.PORTION_LINES", 4)
     with sondage.connect(server) as client:
         items = [{"path": "bad//path" if i == 9 else f"{i}", "text": f"garnet {i}"} for i in range(11)]
         answer = client.put_many(items, corpus="portions", layers=["bm25"], wait=True)
@@ -500,7 +500,8 @@ def test_files_are_pushed_and_taken_away_from_the_command_line(server, tmp_path,
         assert code == 2 and says in err, err
     code, out, _ = run("put", "notes/a.md", "--as", "b.md", "--no-wait", "--json")
     assert code == 0 and json.loads(out)["accepted"] == 1
-    assert run("rm", "notes/a.md", "b.md")[0] == 0
+    code, out, _ = run("rm", "notes/a.md", "b.md")
+    assert code == 0 and re.fullmatch(r"2 taken out of shell, gone in generation \d+\n", out)
     assert run("search", "onyx")[0] == 1
 
 
@@ -509,7 +510,7 @@ def test_files_are_pushed_and_taken_away_from_the_command_line(server, tmp_path,
     [("a.txt", "a.txt"), ("./x//y.txt", "x/y.txt"), ("x/../y", "y"), ("/etc/hosts", "etc/hosts")],
 )
 def test_a_file_is_pushed_to_its_own_path(given, path):
-    assert cli.path_in_corpus(given) == path
+    assert commands_push.path_in_corpus(given) == path
 
 
 def test_pushes_are_measured_beside_a_bare_append(monkeypatch):

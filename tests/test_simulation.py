@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from cluster_simulation import Broken, run
 
-import cluster.table
+import cluster.placing
 from cluster.placement import layout
 from cluster.routing import Routing
 from cluster.table import Table
@@ -26,6 +26,11 @@ def test_one_change_at_a_time_loads_no_more_than_it_must_and_with_two_replicas_l
     assert fates["buckets that had to be"] > 10_000
     assert fates["buckets fetched"] <= 1.2 * fates["buckets that had to be"], fates
     assert fates["whole"] > 1000
+
+
+def test_a_frozen_host_that_has_no_shard_is_found_out_before_all_is_said_to_be_in_order():
+    """Five hosts, three replicas of one shard; one of the others freezes as it becomes calm, and nobody asks it but by pings."""
+    assert run(4498, "storm")["process freezes"] == 1
 
 
 def test_a_history_is_the_same_each_time_it_is_played():
@@ -47,7 +52,7 @@ def broken(kind, says, seeds=range(30)):
 
 
 def test_a_placement_that_forgets_what_hosts_hold_is_caught(monkeypatch):
-    monkeypatch.setattr(cluster.table, "layout", lambda corpus, n, nodes, replicas, held, sizes: layout(corpus, n, nodes, replicas))
+    monkeypatch.setattr(cluster.placing, "layout", lambda corpus, n, nodes, replicas, held, sizes: layout(corpus, n, nodes, replicas))
     broken("steps", "buckets fetched")
 
 

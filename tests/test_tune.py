@@ -127,11 +127,16 @@ def arguments(collection, *more):
     return [*files, "--store", str(collection / "store"), "--folds", "4", *more]
 
 
-def test_the_command_writes_weights_that_a_search_takes(collection, capsys):
+def test_the_command_writes_weights_that_a_search_takes(collection, capsys, monkeypatch):
     import sondage
 
+    learn, learnt = tune.run, []
+    monkeypatch.setattr(tune, "run", lambda *given: learnt.append(learn(*given)) or learnt[0])
     code = tune.run_tune(arguments(collection, "--out", str(collection / "w.json")))
     out = capsys.readouterr().out
+    monkeypatch.setattr(tune, "run", lambda *given: learnt[0])  # not once more
+    assert tune.run_tune(arguments(collection, "--json")) == code
+    assert json.loads(capsys.readouterr().out) == json.loads((collection / "w.json").read_text())
     written = json.loads((collection / "w.json").read_text())
     assert code == (0 if written["helps"] else 1)
     assert written["corpus"] == "notes" and written["queries"] == 16 and written["folds"] == 4 and "bm25" in written["weights"]

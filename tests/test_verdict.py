@@ -149,11 +149,16 @@ def test_a_small_corpus_refuses_what_is_unlike_its_sentences_only_where_chance_f
     tables = {name: np.ones(1, np.uint32) for name in ("frequent", "words", "pairs")}
     levels = {name: np.ones(1, np.uint8) for name in ("word_levels", "follower_levels", "pair_levels")}
 
-    def of(score: float, n_words: int) -> str:
+    found = fuse(candidates([[FOREIGN, FOREIGN]], [MOMENTS, MOMENTS]), SPACES, NULLS, N_DOCS).fused.max()
+
+    def of(score: float, n_words: int, evalue: float = 2.0) -> str:
+        """evalue: of what two foreign scores add up to."""
         words = WordOrder(n_words, classes=np.zeros((3, 3), np.int8), **tables, **levels)
         refuses = Answerability(names, ("bm25",), nothing, (1.0,) * len(names), {"topic": nothing}, {"topic": 1.0}, words)
-        nulls = replace(NULLS, answerability=refuses)
-        return verdict([[score, FOREIGN]], nulls=nulls, text="a red boat")
+        fused = FusedNull((0.0,), (0.0,), found + 1.5 * math.log(evalue), 1.5, N_DOCS, ("bm25", "dense"), 1)
+        return verdict([[score, FOREIGN]], nulls=replace(NULLS, answerability=refuses, fused=fused), text="a red boat")
 
     assert of(FOREIGN, SURE_WORDS - 1) == of(FOREIGN, SURE_WORDS) == "none"
     assert of(30.0, SURE_WORDS) == "none" and of(30.0, SURE_WORDS - 1) != "none"
+    # Where chance is one explanation among others, what is told in other words than the corpus's own may be answered.
+    assert of(FOREIGN, SURE_WORDS, 0.2) == "none" and of(FOREIGN, SURE_WORDS - 1, 0.2) == "weak"

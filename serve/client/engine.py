@@ -8,22 +8,27 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from cluster.settings import HostSettings
-from serve.intake import Bulk, acknowledge, check_path, operation
+from serve.feedback_schema import Span, TermsAnswer, TermsRequest
+from serve.intake import Bulk, acknowledge, check_path, model_of, operation
 from serve.local import local_coordinator, local_pushes
-from serve.problems import invalid
 from serve.push_schema import BulkAnswer, PushAnswer, PushParameters
 from serve.pushing import Pushes
 from serve.schema import DocumentAnswer, Rerank, SearchAnswer, SearchRequest
+from serve.translation_schema import Translate
 from shards.endpoint_settings import EndpointSettings
 from shards.pushlog import Operation
 
 from . import as_request
+from .asking import as_query
 from .pushing import Item, line_of, parameters
+from .streams import RowStream
+
+if TYPE_CHECKING:
+    from serve.nlql.schema import QueryAnswer, QueryRequest
+    from shards.nlql.ir import Query
 
 T = TypeVar("T")
 
@@ -31,11 +36,20 @@ T = TypeVar("T")
 class Engine:
     """Searches the corpora of one store; the calls of `Client`. Safe for several threads. Close it, or use `with`.
 
+    `Engine(embedder, …)`, with an object that embeds in place of a store, is a corpus of its own: see `CorpusEngine`.
+
     store: a folder, s3://bucket/prefix or memory://name, as `sondage index --store` wrote it. options: for S3, see
     `shards.store_s3.S3Options`. cache: folder for downloaded files and, unless `models` names another, models. threads: searches at once.
     endpoints: OpenAI-compatible servers, by the name that layers know them under; `{"url": …, "key": …}` will do for each.
-    rerank: the last stage of searches that say nothing of one, as in a request: `{"model": …}`.
+    rerank: the last stage of searches that say nothing of one, as in a request: `{"model": …}`; translate: likewise, who writes forms.
     """
+
+    def __new__(cls, first: Any = None, /, *_: Any, embedder: Any = None, **__: Any) -> "Engine":
+        if cls is Engine and (embedder is not None or callable(getattr(first, "embed", None))):
+            from .corpus import CorpusEngine
+
+            return object.__new__(CorpusEngine)  # whose __init__ Python calls now
+        return object.__new__(cls)
 
     def __init__(
         self,
@@ -47,22 +61,29 @@ class Engine:
         endpoints: Mapping[str, EndpointSettings] | None = None,
         rerank: Rerank | Mapping[str, Any] | None = None,
         models: str | os.PathLike[str] | None = None,
+        translate: Translate | Mapping[str, Any] | None = None,
     ):
-        """Raises BadSpec for a URL that names no store, InvalidRequest for a wrong `rerank`."""
+        """Raises BadSpec for a URL that names no store, InvalidRequest for a wrong `rerank` or `translate`."""
         folder = Path(cache).expanduser()
-        try:
-            last_stage = None if rerank is None else Rerank.model_validate(rerank)
-        except ValidationError as error:
-            raise invalid(error.errors(), Rerank) from None
-        self._settings = HostSettings(
-            store_url=os.fspath(store),
-            store_options=options or {},
-            cache_dir=folder / "files",
-            cache_bytes=cache_bytes,
-            models_dir=folder / "models" if models is None else Path(models).expanduser(),
-            threads=threads,
-            endpoints=endpoints or {},
+        last_stage = None if rerank is None else model_of(Rerank, rerank)
+        translator = None if translate is None else model_of(Translate, translate)
+        self._begin(
+            HostSettings(
+                store_url=os.fspath(store),
+                store_options=options or {},
+                cache_dir=folder / "files",
+                cache_bytes=cache_bytes,
+                models_dir=folder / "models" if models is None else Path(models).expanduser(),
+                threads=threads,
+                endpoints=endpoints or {},
+            ),
+            rerank=last_stage,
+            translate=translator,
         )
+
+    def _begin(self, settings: HostSettings, **coordinator: Any) -> None:
+        """Start the coordinator. coordinator: as `local_coordinator` takes it."""
+        self._settings = settings
         self._stack = AsyncExitStack()
         self._pushes: Pushes | None = None  # until the first push
         # The coordinator is asyncio throughout; callers are not, so it lives in a loop of its own.
@@ -70,7 +91,7 @@ class Engine:
         self._thread = threading.Thread(target=self._loop.run_forever, name="sondage-engine", daemon=True)
         self._thread.start()
         try:
-            self._coordinator = self._wait(self._stack.enter_async_context(local_coordinator(self._settings, rerank=last_stage)))
+            self._coordinator = self._wait(self._stack.enter_async_context(local_coordinator(settings, **coordinator)))
         except BaseException:
             self.close()
             raise
@@ -93,6 +114,64 @@ class Engine:
     def search(self, query: str | SearchRequest = "", corpus: str = "", **fields: Any) -> SearchAnswer:
         """As `Client.search`. What the corpus's first search has to open, on disk and of models, is not taken from its budget."""
         return self._wait(self._search(as_request(query, corpus, fields)))
+
+    def combine(self, tree: Mapping[str, Any], corpus: str, **fields: Any) -> SearchAnswer:
+        """As `Client.combine`."""
+        return self.search("", corpus, combine=tree, **fields)
+
+    def query(
+        self,
+        text: "str | Query | Mapping[str, Any] | QueryRequest",
+        corpus: str = "",
+        *,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> "QueryAnswer":
+        """As `Client.query`. What the corpus's first query has to open is not taken from its budget."""
+        return self._wait(self._query(as_query(text, corpus, _timed(fields, timeout_s))))
+
+    def query_rows(
+        self,
+        text: "str | Query | Mapping[str, Any] | QueryRequest",
+        corpus: str = "",
+        *,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> RowStream:
+        """As `Client.query_rows`; here all rows are known when the first comes."""
+        return RowStream.of(self.query(text, corpus, timeout_s=timeout_s, **fields))
+
+    def explain_query(
+        self,
+        text: "str | Query | Mapping[str, Any] | QueryRequest",
+        corpus: str = "",
+        *,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """As `Client.explain_query`."""
+        request = as_query(text, corpus, _timed(fields, timeout_s))
+        return self._wait(self._query(request.model_copy(update={"explain": True}))).plan or {}
+
+    def nlql_schema(self, corpus: str | None = None, *, strict: bool = False) -> dict[str, Any]:
+        """As `Client.nlql_schema`."""
+        from serve.nlql.execute import schema_of
+
+        return self._wait(schema_of(self._coordinator, corpus, strict))
+
+    def suggest_terms(
+        self,
+        spans: "Sequence[str | Span | Mapping[str, Any]]" = (),
+        query: str = "",
+        *,
+        corpus: str,
+        k: int = 20,
+        generation: int | None = None,
+        budget_ms: int = 2_000,
+    ) -> TermsAnswer:
+        """As `Client.suggest_terms`."""
+        asked = {"corpus": corpus, "spans": tuple(spans), "query": query, "k": k, "generation": generation, "budget_ms": budget_ms}
+        return self._wait(self._coordinator.suggest_terms(model_of(TermsRequest, asked)))
 
     def status(self) -> dict[str, Any]:
         """As `Client.status`; waits until the corpora there are have been opened."""
@@ -155,7 +234,7 @@ class Engine:
     ) -> PushAnswer:
         pushes = await self._taking()
         target = await pushes.admit(corpus, asked.to_create())
-        made, left_out = Operation(check_path(path), mtime_ns=time.time_ns(), id=key), []
+        made, left_out = Operation(check_path(path), mtime_ns=time.time_ns(), id=key), list[str]()
         if content is not None:
             body = content.encode() if isinstance(content, str) else content
             made, left_out = await asyncio.to_thread(operation, target, path, body, metadata, vectors, key)
@@ -177,6 +256,10 @@ class Engine:
         await self._coordinator.open(request)
         return await self._coordinator.search(request)
 
+    async def _query(self, request: "QueryRequest") -> "QueryAnswer":
+        await self._coordinator.open_corpus(request.corpus, request.generation)
+        return await self._coordinator.query(request)
+
     async def _opened_status(self) -> dict[str, Any]:
         while True:
             state = await self._coordinator.status()
@@ -191,3 +274,8 @@ class Engine:
         except BaseException:  # also Ctrl-C: nobody wants the answer any more
             future.cancel()
             raise
+
+
+def _timed(fields: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:
+    """A query's fields, with its time where it was told in seconds, as a client's calls take it."""
+    return dict(fields) if timeout_s is None else {"budget_ms": max(1, int(1000 * timeout_s)), **fields}

@@ -1,74 +1,61 @@
-"""A client of Sondage's HTTP interface."""
+"""A client of Sondage's HTTP interface. What it sends and how it reads answers stands in `calls`, when it tries again in `tries`."""
 
-import json
 import os
-import re
-import ssl
 import time
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
-from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
 
-from serve.links import parameters_of
-from serve.problems import error_of, place
-from serve.push_schema import BulkAnswer, PushAnswer, PushParameters
-from serve.schema import DocumentAnswer, ProblemAnswer, SearchAnswer, SearchRequest
-from shards.errors import BadQuery, BadSpec, SondageError
+from serve.push_schema import BulkAnswer, PushAnswer
+from serve.schema import DocumentAnswer, Ready, SearchAnswer, SearchRequest
 
-from . import as_request
-from .pushing import Item, document_body, joined, parameters, portions
+from . import as_request, calls
+from .calls import Call
+from .opening import CONNECTIONS, Opening
+from .pushing import Item, Joined, joined, parameters, portions
+from .refusals import Refused, Unreachable, unreachable
+from .streams import Lines, RowStream
+from .tries import Answer, Retries
 
-CONNECT_TIMEOUT_S = 5.0  # a server on this planet accepts within 1 s; the rest is for one that is busy
-ANSWER_TIMEOUT_S = 30.0  # for calls without a budget of their own
-BUDGET_SLACK_S = 10.0  # beyond a search's own budget: the network, and a server that opens its shards first
-PUSH_S = 60.0  # for what is pushed to become durable, and a portion of some megabytes to arrive
-RETRY_WAITS_S = (0.1, 0.3)  # after a refused connection: a restarted proxy is back within that, an absent one is soon reported
+if TYPE_CHECKING:
+    from serve.feedback_schema import Span, TermsAnswer
+    from serve.nlql.schema import QueryAnswer, Row
 
-Answer = TypeVar("Answer", bound=BaseModel)
+    from .calls import Asked
 
+__all__ = ["Client", "Refused", "Unreachable"]
 
-class Unreachable(SondageError):
-    """Nobody answers at the server's address, or not in time."""
-
-    status = 503
-
-
-class Refused(SondageError):
-    """The server refused, for a reason that has no class of its own here. kind, at: as it said; status: its HTTP code."""
-
-    def __init__(self, message: str, status: int, kind: str = "", at: str | None = None):
-        super().__init__(message, at=at)
-        self.status, self.kind = status, kind
+T = TypeVar("T")
 
 
 class Client:
     """Calls one server; safe for several threads. Close it, or use `with`.
 
     url: `http://host:port` or `https://…`. api_key: sent as a bearer token where given. ca_file: PEM file of who vouches for the server;
-    none: the public authorities.
+    none: the public authorities. retries: further tries of a call whose connection is refused or breaks, or that is told to come back
+    later; every call may be sent twice. connections: at once.
+
+    Every call raises the errors of `shards.errors` that the server reports, with its `request_id`, and Unreachable.
     """
 
-    def __init__(self, url: str, api_key: str | None = None, ca_file: str | os.PathLike[str] | None = None):
+    _sleep = staticmethod(time.sleep)  # replaced by tests
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        ca_file: "str | os.PathLike[str] | None" = None,
+        *,
+        retries: int | Retries = Retries(),  # noqa: B008  # frozen
+        connections: int = CONNECTIONS,
+    ):
         """Raises BadSpec for an address that is no HTTP URL, or a file that is no certificate."""
-        if not re.match(r"https?://[^/]", url):
-            raise BadSpec(f"The server's address {url!r} is no URL. Write http://host:port.")
-        self.url = url.rstrip("/")
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        # No proxies or .netrc of the environment: loopback is not asked through a proxy, nor given foreign passwords.
-        trust: ssl.SSLContext | bool = True
-        if ca_file is not None:
-            try:
-                trust = ssl.create_default_context(cafile=ca_file)
-            except OSError as error:
-                raise BadSpec(f"{os.fspath(ca_file)} holds no certificate (PEM): {error.strerror or error}.") from None
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=trust)
+        self._opening = Opening.of(url, api_key, ca_file, retries, connections)
+        self.url = self._opening.url
+        self._http = httpx.Client(**self._opening.arguments())
 
     def __enter__(self) -> Self:
         return self
@@ -80,40 +67,86 @@ class Client:
         """Closes the connections."""
         self._http.close()
 
-    def search(self, query: str | SearchRequest = "", corpus: str = "", **fields: Any) -> SearchAnswer:
+    # --- searching -----------------------------------------------------------------------------------------------------------
+
+    def search(self, query: str | SearchRequest = "", corpus: str = "", *, timeout_s: float | None = None, **fields: Any) -> SearchAnswer:
         """One search: a whole SearchRequest, or its query, corpus and other fields (`k=5, layers=["bm25"], paths=["*.py"]`).
 
-        Raises the errors of `shards.errors` that the server reports, and Unreachable.
+        timeout_s: for all tries and the pauses between them; none: `budget_ms`, beside 10 s for the network.
         """
-        request = as_request(query, corpus, fields)
-        patience_s = request.budget_ms / 1e3 + BUDGET_SLACK_S
-        parameters = parameters_of(request)
-        if parameters is None:
-            body = self._call("POST", "/v1/search", patience_s, content=request.model_dump_json())
-        else:
-            body = self._call("GET", "/v1/search", patience_s, params=parameters)
-        return self._read(SearchAnswer, body)
+        return self._call(calls.search(as_request(query, corpus, fields)), timeout_s)
 
-    def status(self) -> dict[str, Any]:
-        """The corpora with their layers, and the hosts."""
-        return from_json(self._call("GET", "/v1/status", ANSWER_TIMEOUT_S))
+    def combine(self, tree: Mapping[str, Any], corpus: str, *, timeout_s: float | None = None, **fields: Any) -> SearchAnswer:
+        """Several searches as one: `{"union": [{"search": {…}}, …]}`. Other arguments as of `search`."""
+        return self.search("", corpus, timeout_s=timeout_s, combine=tree, **fields)
+
+    def query(
+        self,
+        text: "Asked",
+        corpus: str = "",
+        *,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> "QueryAnswer":
+        """One query of NLQL: as text, a built query, or its JSON; or a whole QueryRequest. fields: others of it (`params`, `limit`, …).
+        timeout_s: as of `search`."""
+        return self._call(calls.query(calls.query_of(text, corpus, fields)), timeout_s)
+
+    def query_rows(
+        self,
+        text: "Asked",
+        corpus: str = "",
+        *,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> RowStream:
+        """The same, row by row as they come: nothing holds all of them. Errors come where the first row would."""
+        lines = Lines()
+        return RowStream(self._rows(calls.query_rows(calls.query_of(text, corpus, fields)), lines, timeout_s), lines)
+
+    def explain_query(
+        self,
+        text: "Asked",
+        corpus: str = "",
+        *,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """The plan of a query, which is not run."""
+        request = calls.query_of(text, corpus, fields)
+        return self._call(calls.query(request.model_copy(update={"explain": True})), timeout_s).plan or {}
+
+    def nlql_schema(self, corpus: str | None = None, *, strict: bool = False) -> dict[str, Any]:
+        """What a query may be, as a JSON schema and as a tool of models; of a corpus, with its spaces. strict: plain NLQL alone."""
+        return self._call(calls.nlql_schema(corpus, strict))
+
+    def suggest_terms(
+        self,
+        spans: "Sequence[str | Span | Mapping[str, Any]]" = (),
+        query: str = "",
+        *,
+        corpus: str,
+        k: int = 20,
+        generation: int | None = None,
+        budget_ms: int = 2_000,
+        timeout_s: float | None = None,
+    ) -> "TermsAnswer":
+        """Terms that set these spans of hits ("HASH:START-END"), or those of the query's best hits, apart from the corpus. timeout_s: as of
+        `search`."""
+        asked = {"corpus": corpus, "spans": spans, "query": query, "k": k, "generation": generation, "budget_ms": budget_ms}
+        return self._call(calls.suggest_terms(**asked), timeout_s)
 
     def document(
         self, hash: str, corpus: str, start: int | None = None, end: int | None = None, generation: int | None = None
     ) -> DocumentAnswer:
         """A document's text by its content hash (40 hex digits), or the bytes [start, end) of it; of any kept generation."""
-        asked = {"corpus": corpus, "start": start, "end": end, "generation": generation}
-        parameters = {name: value for name, value in asked.items() if value is not None}
-        if not re.fullmatch(r"[0-9a-f]{40}", hash):
-            raise BadQuery(f"{hash!r} is no content hash: expected 40 hex digits, as in a hit.")
-        return self._read(DocumentAnswer, self._call("GET", f"/v1/documents/{hash}", ANSWER_TIMEOUT_S, params=parameters))
+        return self._call(calls.document(hash, corpus, start, end, generation))
 
     def media(self, hash: str, corpus: str, generation: int | None = None) -> bytes:
         """The image that a document is, as a file, by its content hash; of a large one a reduced JPEG."""
-        asked = {"corpus": corpus} | ({} if generation is None else {"generation": generation})
-        if not re.fullmatch(r"[0-9a-f]{40}", hash):
-            raise BadQuery(f"{hash!r} is no content hash: expected 40 hex digits, as in a hit.")
-        return self._call("GET", f"/v1/documents/{hash}/media", ANSWER_TIMEOUT_S, params=asked)
+        return self._call(calls.media(hash, corpus, generation))
+
+    # --- pushing -------------------------------------------------------------------------------------------------------------
 
     def put(
         self,
@@ -135,15 +168,11 @@ class Client:
         once however often it is sent; one is made if none is given. wait: until it is searchable here, for at most `timeout_s`; the
         answer says whether it is. create: make the corpus if there is none, with these layers.
         """
-        headers = {"Idempotency-Key": id or uuid.uuid4().hex, "Content-Type": "application/vnd.sondage.document+json"}
-        body = json.dumps(document_body(content, metadata, vectors))
-        where = _place(corpus, path)
-        return self._push(PushAnswer, "PUT", where, parameters(wait, create, layers, timeout_s), content=body, headers=headers)
+        return self._call(calls.put(path, content, metadata, corpus, vectors, id, parameters(wait, create, layers, timeout_s)))
 
     def delete(self, path: str, *, corpus: str, id: str | None = None, wait: bool = False, timeout_s: float = 10.0) -> PushAnswer:
         """Take away what was put at a path; as `put`."""
-        headers = {"Idempotency-Key": id or uuid.uuid4().hex}
-        return self._push(PushAnswer, "DELETE", _place(corpus, path), parameters(wait, False, None, timeout_s), headers=headers)
+        return self._call(calls.delete(path, corpus, id, parameters(wait, False, None, timeout_s)))
 
     def put_many(
         self,
@@ -158,79 +187,86 @@ class Client:
         """Put (and delete) many documents: (path, content), (path, content, metadata), or mappings with the fields of a line:
         `path`, `content` (or `text`, `base64`), `metadata`, `vectors`, `id`, `op` ("put" or "delete").
 
-        Sent in portions of some megabytes. What is wrong with single items stands in `errors` of the answer; the others are durable.
+        Items are taken as they are sent, in portions of some megabytes. What is wrong with single ones stands in `errors` of the answer;
+        the others are durable.
         """
-        headers = {"Content-Type": "application/x-ndjson"}
-        asked = parameters(wait, create, layers, timeout_s)
-        answers: list[tuple[int, BulkAnswer]] = []
-        n_lines = 0
-        for portion in portions(items):
-            body = b"\n".join(portion)
-            answers.append((n_lines, self._push(BulkAnswer, "POST", _place(corpus), asked, content=body, headers=headers)))
-            n_lines += len(portion)
-        return joined(corpus, answers)
+        return joined(corpus, self.put_portions(items, corpus=corpus, wait=wait, create=create, layers=layers, timeout_s=timeout_s))
 
-    def _push(self, kind: type[Answer], method: str, where: str, asked: PushParameters, **content: Any) -> Answer:
-        query = asked.model_dump(exclude_defaults=True)
-        return self._read(kind, self._call(method, where, asked.timeout_ms / 1e3 + PUSH_S, params=query, **content))
+    def put_portions(
+        self,
+        items: Iterable[Item],
+        *,
+        corpus: str,
+        wait: bool = False,
+        create: bool = False,
+        layers: Sequence[str] | None = None,
+        timeout_s: float = 10.0,
+    ) -> Iterator[BulkAnswer]:
+        """As `put_many`, with an answer for each portion as soon as it is durable; lines are counted over all."""
+        asked, total = parameters(wait, create, layers, timeout_s), Joined()
+        for lines in portions(items):
+            yield total.placed(len(lines), self._call(calls.put_lines(lines, corpus, asked)))
 
-    def _call(self, method: str, path: str, patience_s: float, **content: Any) -> bytes:
-        """The body of a 2xx answer. Every call reads, or bears ids, so one that found no server is made again."""
-        timeout = httpx.Timeout(patience_s, connect=CONNECT_TIMEOUT_S)
-        for wait_s in (*RETRY_WAITS_S, None):
+    # --- the server ----------------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The corpora with their layers, and the hosts."""
+        return self._call(calls.status())
+
+    def metrics(self) -> str:
+        """What the server counts, as Prometheus reads it."""
+        return self._call(calls.metrics())
+
+    def alive(self) -> bool:
+        """Whether its process answers; raises Unreachable where nobody does."""
+        return self._call(calls.alive())
+
+    def ready(self) -> Ready:
+        """Whether it can answer searches, and why not."""
+        return self._call(calls.ready())
+
+    # --- sending -------------------------------------------------------------------------------------------------------------
+
+    def _call(self, call: Call[T], timeout_s: float | None = None) -> T:
+        tries = self._opening.tries(call, timeout_s)
+        while True:
             try:
-                response = self._http.request(method, path, timeout=timeout, **content)
-                break
-            except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError) as error:
-                if wait_s is None:
-                    raise Unreachable(self._explain(error)) from error
-                time.sleep(wait_s)
+                with self._send(tries.call, tries.timeout()) as response:
+                    pieces = []
+                    for piece in response.iter_bytes():
+                        tries.check()
+                        pieces.append(piece)
+                answer = Answer(response.status_code, response.headers, b"".join(pieces))
             except httpx.HTTPError as error:
-                raise Unreachable(self._explain(error)) from error
-        if response.is_success:
-            return response.content
-        raise self._error(response)
+                pause_s = tries.broken(error)
+            else:
+                if tries.is_answer(answer.status):
+                    return tries.read(answer)
+                pause_s = tries.refused(answer)
+            self._sleep(pause_s)
+            tries.again()
 
-    def _read(self, model: type[Answer], body: bytes) -> Answer:
-        try:
-            return model.model_validate_json(body)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise Refused(
-                f"{self.url} answered what this client does not understand ({place(first['loc'])}: {first['msg']}). "
-                "Is it another version of Sondage?",
-                502,
-            ) from error
+    def _rows(self, call: Call[bytes], lines: Lines, timeout_s: float | None) -> "Generator[Row, None, None]":
+        tries, begun = self._opening.tries(call, timeout_s), False
+        while True:
+            try:
+                with self._send(tries.call, tries.timeout()) as response:
+                    if tries.is_answer(response.status_code):
+                        for piece in response.iter_bytes():
+                            tries.check()
+                            begun = True
+                            yield from lines.take(piece)
+                        yield from lines.end(self.url)
+                        return
+                    pause_s = tries.refused(Answer(response.status_code, response.headers, response.read()))
+            except httpx.HTTPError as error:
+                if begun:  # the caller has rows already, which another answer need not repeat
+                    raise unreachable(self.url, error) from error
+                pause_s = tries.broken(error)
+            self._sleep(pause_s)
+            tries.again()
 
-    def _explain(self, error: httpx.HTTPError) -> str:
-        if isinstance(error, httpx.ConnectError):
-            return (
-                f"Nothing answers at {self.url} ({error}). Start a server with `sondage serve --store URL`, or on a Ray cluster "
-                "with `sondage deploy --store URL`; or search without one: `sondage search --store URL`, in Python "
-                "`sondage.Engine(store=URL)`."
-            )
-        if isinstance(error, httpx.TimeoutException):
-            return f"{self.url} did not answer in time ({type(error).__name__}). It may be opening shards: see `sondage status`."
-        return f"The connection to {self.url} broke ({error or type(error).__name__}). Try again; its log may say why."
-
-    def _error(self, response: httpx.Response) -> SondageError:
-        try:
-            problem = ProblemAnswer.model_validate_json(response.content).error
-        except ValidationError:
-            said = f"{response.status_code} {response.reason_phrase}"
-            return Refused(f"{self.url} answered {said} without a reason. Is it a Sondage server?", response.status_code)
-        known = error_of(problem.kind, problem.message, problem.at)
-        after = response.headers.get("retry-after", "")
-        if known is not None and after.isdecimal():
-            known.retry_after_s = float(after)
-        return known or Refused(problem.message, response.status_code, problem.kind, problem.at)
-
-
-def _place(corpus: str, path: str | None = None) -> str:
-    """Where documents of a corpus are pushed to. Raises BadQuery for a path that an address would change."""
-    where = f"/v1/corpora/{quote(corpus, safe='')}/documents"
-    if path is None:
-        return where
-    if not path or any(part in ("", ".", "..") for part in path.split("/")):
-        raise BadQuery(f"Path {path[:80]!r} has an empty part, `.` or `..`. Use parts separated by single slashes.", at="path")
-    return f"{where}/{quote(path, safe='/')}"
+    def _send(self, call: Call[T], timeout: httpx.Timeout) -> AbstractContextManager[httpx.Response]:
+        return self._http.stream(
+            call.method, call.path, params=list(call.parameters), headers=dict(call.headers), content=call.content, timeout=timeout
+        )

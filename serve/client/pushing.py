@@ -3,7 +3,7 @@
 import base64
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,25 +53,72 @@ def line_of(item: Item) -> bytes:
         raise BadQuery(f"The document for path {fields.get('path')!r} is not JSON: {error}.") from None
 
 
+class Portions:
+    """Collects lines until they are a portion."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def add(self, item: Item) -> list[bytes]:
+        """The portion that was full before this item; [] while there is none."""
+        line = line_of(item)
+        full = self.rest() if self._held and (self._size + len(line) > PORTION_BYTES or len(self._held) == PORTION_LINES) else []
+        self._held.append(line)
+        self._size += len(line)
+        return full
+
+    def rest(self) -> list[bytes]:
+        """What is left."""
+        held, self._held, self._size = self._held, [], 0
+        return held
+
+
 def portions(items: Iterable[Item]) -> Iterator[list[bytes]]:
     """Lines in portions for one request each."""
-    held: list[bytes] = []
-    size = 0
+    collected = Portions()
     for item in items:
-        line = line_of(item)
-        if held and (size + len(line) > PORTION_BYTES or len(held) == PORTION_LINES):
-            yield held
-            held, size = [], 0
-        held.append(line)
-        size += len(line)
-    if held:
-        yield held
+        if portion := collected.add(item):
+            yield portion
+    if portion := collected.rest():
+        yield portion
 
 
-def joined(corpus: str, answers: Iterable[tuple[int, BulkAnswer]]) -> BulkAnswer:
-    """The answers of several portions as one; with each, the number of lines before it."""
+async def portions_async(items: "Iterable[Item] | AsyncIterable[Item]") -> AsyncIterator[list[bytes]]:
+    """The same of items that may come one by one."""
+    if not isinstance(items, AsyncIterable):
+        for portion in portions(items):
+            yield portion
+        return
+    collected = Portions()
+    async for item in items:
+        if portion := collected.add(item):
+            yield portion
+    if portion := collected.rest():
+        yield portion
+
+
+class Joined:
+    """The answers of portions, whose lines are counted over all of them."""
+
+    def __init__(self) -> None:
+        self._before = 0
+
+    def placed(self, n_lines: int, answer: BulkAnswer) -> BulkAnswer:
+        """The answer of the next portion, of so many lines."""
+        before, self._before = self._before, self._before + n_lines
+        return answer.model_copy(
+            update={
+                "errors": tuple(e.model_copy(update={"line": before + e.line}) for e in answer.errors),
+                "lines": tuple(line.model_copy(update={"line": before + line.line}) for line in answer.lines),
+            }
+        )
+
+
+def joined(corpus: str, answers: Iterable[BulkAnswer]) -> BulkAnswer:
+    """The answers of several portions as one."""
     total = BulkAnswer(corpus=corpus, accepted=0, failed=0, position=0)
-    for before, answer in answers:
+    for answer in answers:
         total = BulkAnswer(
             corpus=corpus,
             accepted=total.accepted + answer.accepted,
@@ -79,9 +126,9 @@ def joined(corpus: str, answers: Iterable[tuple[int, BulkAnswer]]) -> BulkAnswer
             position=max(total.position, answer.position),
             searchable=answer.searchable,
             generation=answer.generation,
-            errors=total.errors + tuple(e.model_copy(update={"line": before + e.line}) for e in answer.errors),
+            errors=total.errors + answer.errors,
             left_out=total.left_out + answer.left_out,
-            lines=total.lines + tuple(line.model_copy(update={"line": before + line.line}) for line in answer.lines),
+            lines=total.lines + answer.lines,
         )
     return total
 

@@ -25,6 +25,7 @@ REGISTRY = {
     "static": "shards.layers.vectors:Static",
     "dense": "shards.layers.dense:Dense",
     "vectors": "shards.layers.given:Vectors",
+    "embedded": "shards.layers.embedded:Embedded",
     "views": "shards.layers.views:Views",
     "late": "shards.layers.late:Late",
     "image": "shards.layers.image:Image",

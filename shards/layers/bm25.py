@@ -10,11 +10,13 @@ segment knows nothing that could make its scores differ from another's.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
+from shards import bm25_feedback as feedback
 from shards import bm25_grammar as grammar
 from shards.analysis import Analyser, analyser_of, languages
 from shards.arrays import pack_strings, unpack_string
@@ -22,6 +24,7 @@ from shards.bm25_question import MAX_TERMS, Reading, Weights, tokens_of, where_o
 from shards.bm25_statistics import MAX_FORMS, Statistics, WordList
 from shards.documents import Documents, Entries
 from shards.errors import BadQuery
+from shards.examples import Example, Reformulated, Term
 from shards.layers import contract
 from shards.layers.bm25_reader import BM25Reader, Question
 from shards.plan import SpaceQuery
@@ -43,9 +46,13 @@ class BM25(contract.Layer):
     null = "moments"
     query_format = (
         'words; or a query: "a phrase", +must, -not, AND OR NOT, prefix*, one NEAR/5 other, title: body: path:; as a form {"query": text}, '
-        '{"phrase": text}, {"terms": [words]}'
+        '{"phrase": text}, {"terms": [words]}, {"also": [words beside those of the query]}'
     )
     cost = "index about a third of the text; a millisecond for half a million passages"
+    written_form = (
+        '{"also": ["word", …]}: up to 12 words that texts which answer the question are likely to hold beside its own words: '
+        "synonyms, technical terms, names"
+    )
 
     class Params(contract.Params):
         k1: Annotated[float, Field(gt=0, le=10, description="how soon repetition stops counting")] = 1.2
@@ -173,6 +180,33 @@ class BM25(contract.Layer):
             asked += f", {' and '.join(map(grammar.describe, paths))}"
         return SpaceQuery("", asked, question, reading.log_p(), weights.most, where)
 
+    def terms_of(self, examples: Sequence[Example], statistics: Statistics) -> list[Term]:
+        return feedback.terms_of(examples, statistics, self._analyser)
+
+    def reformulate(self, query: SpaceQuery | None, examples: Sequence[Example], statistics: Statistics) -> Reformulated | None:
+        """See `shards.bm25_feedback`. What must hold of a query goes on to hold."""
+        terms = {term.term: term for term in self.terms_of(examples, statistics)}
+        added = feedback.expansion(terms.values(), statistics.average_length)
+        if not added:
+            return None
+        asked: Question | None = query.payload if query is not None else None
+        weights = {} if asked is None else dict(zip(asked.terms.tolist(), asked.weights.tolist(), strict=True))
+        own = frozenset(weights)
+        loudest = 1.0 if asked is None else feedback.most_asked(asked.terms, asked.weights, statistics)
+        gained = {term: feedback.WEIGHT * loudest * share * statistics.idf(terms[term].df) for term, share in added.items()}
+        for term, weight in gained.items():
+            weights[term_hash(term)] = weights.get(term_hash(term), 0.0) + weight
+        keys = sorted(weights)
+        arrays = {"terms": np.array(keys, np.uint64), "weights": np.array([weights[key] for key in keys], np.float32)}
+        question = Question(**arrays, average_length=statistics.average_length) if asked is None else replace(asked, **arrays)
+        words = tuple(terms[term].forms[0] for term in added if term_hash(term) not in own)
+        shown = " ".join(words[:ASKED_TERMS]) + (" …" if len(words) > ASKED_TERMS else "")
+        told = f"{len(examples)} chosen texts added: {shown}" if words else f"{len(examples)} chosen texts weighed its words"
+        before = SpaceQuery("", "", question, most=0.0) if query is None else query
+        asked_now = ", and ".join(filter(None, [before.asked, told]))
+        most = None if before.most is None else before.most + sum(gained.values())
+        return Reformulated(replace(before, asked=asked_now, payload=question, most=most, feedback=told), words)
+
     def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
         marks: Sequence[tuple[str, bool, bool]] = query.payload.marks
         return marks
@@ -185,10 +219,18 @@ class BM25(contract.Layer):
 def _understand(request: contract.Request) -> tuple[grammar.Clauses, str]:
     """What is asked, and what people should know of how it was read. Raises BadQuery for a wrong form."""
     form = dict(request.form)
-    query, phrase, terms = form.pop("query", None), form.pop("phrase", None), form.pop("terms", None)
+    query, phrase, terms, also = (form.pop(key, None) for key in ("query", "phrase", "terms", "also"))
     if form:
         unknown = ", ".join(map(repr, sorted(form)))
-        raise BadQuery(f"bm25 does not know {unknown}. Its form has 'query' (text), or 'phrase' (text) or 'terms' (list of words).")
+        known = "'query' or 'phrase' (text), 'terms' or 'also' (list of words)"
+        raise BadQuery(f"bm25 does not know {unknown}. Its form has {known}.")
+    if also is not None:
+        if query or phrase or terms or not (isinstance(also, (list, tuple)) and also and all(isinstance(word, str) for word in also)):
+            raise BadQuery(f"bm25: also is {also!r}; expected a list of words, asked beside those of the query, and no other form.")
+        own = {token.casefold() for token in tokens_of(request.text[:MAX_CHARS])}
+        further = " ".join(word for word in also if word.casefold() not in own)[:MAX_CHARS]
+        said, note = _understand(replace(request, form={}))
+        return replace(said, rank=(*said.rank, grammar.Words(further))), note
     if phrase is not None and not (isinstance(phrase, str) and tokens_of(phrase)):
         raise BadQuery(f"bm25: phrase is {phrase!r}; expected a text with at least one word.")
     if terms is not None and not (isinstance(terms, (list, tuple)) and terms and all(isinstance(term, str) for term in terms)):

@@ -24,7 +24,9 @@ from pydantic import BaseModel, ConfigDict
 
 from shards.documents import Documents, Entries
 from shards.endpoint_settings import EndpointSettings, Usage
+from shards.examples import Example, Reformulated, Term
 from shards.plan import SpaceQuery
+from shards.plugins import PROCESS, Plugins
 from shards.types import Array, Arrays, Budget, Derived, Found, Scored
 
 
@@ -39,12 +41,13 @@ class Resources:
     """What a layer may use of the machine: given, never looked up.
 
     models: folder where downloaded or distilled models are kept. offline: never ask a hub. endpoints: OpenAI-compatible servers by
-    the name that specs give them (`shards/endpoint_settings.py`).
+    the name that specs give them (`shards/endpoint_settings.py`). plugins: what users registered; an engine's own never leaves its process.
     """
 
     models: Path = field(default_factory=lambda: Path.home() / ".cache" / "sondage" / "models")
     offline: bool = True
     endpoints: Mapping[str, EndpointSettings] = field(default_factory=dict)
+    plugins: Plugins = PROCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,9 @@ class Layer(ABC):
     dear: ClassVar[bool] = False  # encoding takes seconds: what is pushed gets this space afterwards, see `shards/push.py`
     narrows: ClassVar[str | None] = None  # the layer whose matches and scores it gives by reading less: of both, one is asked
     shapes: ClassVar[frozenset[str] | None] = None  # of common text that it is asked by itself, see `shards/routing.py`; None: all
+    warmed: ClassVar[bool] = True  # whether it may be put a question that nobody asked, so that who asks first waits for no model
     limits: ClassVar[str] = ""  # which documents it is never built for, whoever asks: coverage says so
+    written_form: ClassVar[str] = ""  # a form of its own that a chat model can write for a question, as it is told; "": none
     Params: ClassVar[type[Params]] = Params
 
     def __init__(self, params: Params, resources: Resources):
@@ -259,6 +264,18 @@ class Layer(ABC):
         That one may be slow, and its moments are not asked for; `score` says the same to both.
         """
         return query
+
+    def reformulate(self, query: SpaceQuery | None, examples: Sequence[Example], statistics: Any) -> Reformulated | None:
+        """The question, drawn towards texts that the caller chose. query: None where the request's own words ask this layer nothing.
+
+        None where this layer cannot, or where the texts say nothing to it. What comes of it is scored, and its moments are taken, as any
+        other question, so its null is its own.
+        """
+        return None
+
+    def terms_of(self, examples: Sequence[Example], statistics: Any) -> list[Term]:
+        """The terms of texts with their background in the corpus, in no order; none where the layer knows no words."""
+        return []
 
     def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
         """Patterns that mark a hit of this space in an excerpt: (text, is a regular expression, ignore case)."""

@@ -48,7 +48,7 @@ class Dense(EncodedLayer):
         window_tokens: Annotated[int | None, Field(ge=8, description="read at once with context=late; null: the model's limit")] = None
         metric: Annotated[Literal["cosine", "dot"] | None, Field(description="null: cosine, if the model asks for nothing else")] = None
 
-        _since: ClassVar[tuple[str, ...]] = ("storage", "endpoint", "context", "window_tokens", "metric")
+        _since: ClassVar[tuple[str, ...]] = ("storage", "unit", "endpoint", "context", "window_tokens", "metric")
 
         @model_validator(mode="after")
         def _go_together(self) -> "Dense.Params":

@@ -96,6 +96,7 @@ class Fingerprint(Layer):
     over = "entries"
     null = "moments"
     shapes = frozenset({"molecule"})
+    written_form = '{"smiles": "…"}: of a question about a chemical compound that you know, its structure as SMILES'
     query_format = 'SMILES, InChI or InChIKey, or {"smiles": …, "substructure": SMILES | "smarts": SMARTS} | {"inchikey": …}'
     cost = "10 ms a core for a million molecules; a substructure 0.3 ms for each one that its pattern bits let through"
 

@@ -76,6 +76,7 @@ class Formula(Layer):
     shapes = frozenset({"formula"})
     query_format = 'a text with $…$, \\(…\\), <math> or a formula alone, or {"latex": …} | {"mathml": …}'
     cost = "some ms for 100,000 formulas"
+    written_form = '{"latex": "…"}: the formula that the question is about, in LaTeX without dollar signs'
 
     def build(
         self,

@@ -70,7 +70,7 @@ class Vectors(VectorLayer):
         row_units = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         vectors = self.scaled(np.concatenate(list(found.values()))) if found else np.zeros((0, 0), np.float32)
         ends = np.repeat(documents.ends - documents.starts, counts).astype(np.int64)
-        return vector_arrays(vectors, row_units, np.zeros(len(ends), np.int64), ends, counts > 0)
+        return vector_arrays(vectors, row_units, np.zeros(len(ends), np.int64), ends, counts > 0, self.hasty)
 
     def scaled(self, vectors: Array) -> Array:
         return super().scaled(vectors) if self.params.metric == "cosine" else np.ascontiguousarray(vectors)

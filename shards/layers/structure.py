@@ -52,6 +52,10 @@ class Structure(Text):
     query_format = FORM
     cost = "reads the text in scope, and parses what holds the pattern's words: 5 MB/s a core, trees of the last 4 MB are kept"
     shapes = frozenset({"syntax"})
+    written_form = (
+        '{"pattern": "…", "language": "python"}: of questions about source code, code as ast-grep matches it: $A stands for a node, '
+        "$$$ for any number of them"
+    )
     limits = "files of code beyond 1 MiB, in lines of over 20,000 bytes, or that take the parser over 3 s are left out"
 
     def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> Reader:

@@ -60,6 +60,10 @@ class Symbols(Layer):
     query_format = FORM
     cost = "parses 3 MB/s a core when built; a search reads the distinct names, about 2 ms for 30 MB of code"
     shapes = frozenset({"definition", "identifier"})
+    written_form = (
+        '{"name": "…"}, or {"name": "…", "references": true}: the name of a function, class, constant or type that the question is about: '
+        "where it is defined, or used"
+    )
     limits = "files of code beyond 1 MiB, in lines of over 20,000 bytes, or that take the parser over 3 s are left out"
 
     def check(self) -> None:

@@ -31,6 +31,10 @@ class Text(Layer):
     null = "rarity"
     query_format = QUERY_FORMAT
     cost = "reads the text in scope: 1 to 3 GB/s a core"
+    written_form = (
+        '{"pattern": "…", "regex": true}: a regular expression (RE2) that a line which answers the question would hold; only where such '
+        "lines have a form of their own"
+    )
 
     def build(
         self,

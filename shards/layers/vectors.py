@@ -14,7 +14,7 @@ codes, finer_codes: (u, dim / 2) uint8, dim padded to a multiple of 128, gains, 
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -25,6 +25,7 @@ from shards.documents import Documents, Entries
 from shards.encoders import Encoder, StaticEncoder, unit_rows
 from shards.endpoint_settings import Usage
 from shards.errors import BadQuery
+from shards.examples import Example, Reformulated
 from shards.layers import contract
 from shards.layers.contract import Encodings, Layer, Progress, Request
 from shards.layers.joined_units import JoinedUnits, ranges
@@ -33,8 +34,14 @@ from shards.layers.vectors_reader import VectorReader, kernel_rows
 from shards.plan import SpaceQuery
 from shards.routing import WORDS
 from shards.types import Array, Arrays
+from shards.units import Units, passages
 from shards.vector_moments import VectorMoments
 from shards.vector_sketches import sketch_arrays
+
+FEEDBACK_WEIGHT = 1.0  # of the mean of chosen texts beside a question's own vector
+
+
+NLQL_UNITS = ("sentence", "chunk", "document")  # that need no splitter
 
 
 class VectorParams(contract.Params):
@@ -57,8 +64,11 @@ class VectorParams(contract.Params):
     overlap_bytes: Annotated[int, Field(ge=0, description="bytes that neighbouring passages share")] = 0
     dim: Annotated[int | None, Field(ge=1, description="first components kept of each vector; for Matryoshka models")] = None
     storage: Annotated[Literal["fp32", "fp16"], Field(description="number format of the stored vectors; fp16: half the bytes")] = "fp32"
+    unit: Annotated[
+        str, Field(min_length=1, description="passage, sentence or chunk as NLQL cuts them, or a registered splitter's name")
+    ] = "passage"
 
-    _since: ClassVar[tuple[str, ...]] = ("storage",)  # dials that came after the first indexes
+    _since: ClassVar[tuple[str, ...]] = ("storage", "unit")  # dials that came after the first indexes
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -81,6 +91,7 @@ class VectorLayer(Layer):
     null = "moments"
     shapes = WORDS
     query_format = 'text, or {"vector": [numbers]}'
+    hasty = False  # whether `build` leaves out what merging adds: see `vector_arrays`
 
     @property
     @abstractmethod
@@ -157,7 +168,7 @@ class VectorLayer(Layer):
 
 
 class EncodedLayer(VectorLayer):
-    """A layer that encodes every passage, so that the text alone says how many vectors there are.
+    """A layer that encodes every unit of text, so that the text alone says how many vectors there are.
 
     portion_units: passages until encodings are written for the first time (`shards.layers.keeping`). clock: seconds, for what follows.
     """
@@ -172,7 +183,8 @@ class EncodedLayer(VectorLayer):
         """What turns texts into vectors; loads nothing before it is asked to encode."""
 
     def fingerprint(self) -> str:
-        return self.encoder.fingerprint()
+        own = self._is_cut_by_nlql and self.resources.plugins.splitters.find(self.params.unit) is not None
+        return self.encoder.fingerprint() + (f" {self.params.unit} by a registered splitter" if own else "")
 
     @property
     def dim(self) -> int:
@@ -182,8 +194,38 @@ class EncodedLayer(VectorLayer):
     def stored(self) -> np.dtype:
         return np.dtype(np.float16 if self.params.storage == "fp16" else np.float32)
 
+    @property
+    def granularity(self) -> str:
+        return self.params.unit
+
+    def check(self) -> None:
+        super().check()
+        if self._is_cut_by_nlql and self.params.unit not in NLQL_UNITS:
+            self.resources.plugins.splitters.get(self.params.unit)
+
     def asked(self, text: str) -> tuple[str, Array] | None:
         return self._encoded(text)
+
+    @property
+    def _is_cut_by_nlql(self) -> bool:
+        return isinstance(self.params, VectorParams) and self.params.unit != "passage"
+
+    def units(self, documents: Documents, scope: Array | None) -> Units:
+        """What documents are cut into. scope: (rows,) bool, those to cut; None means all."""
+        if self._is_cut_by_nlql:
+            from shards.nlql.units import cut
+
+            return cut(documents, self.params.unit, scope, self.resources.plugins)
+        return passages(documents, self.params.unit_bytes, self.params.overlap_bytes, scope)
+
+    def texts(self, documents: Documents, rows: Array, starts: Array, ends: Array) -> list[str]:
+        """The text of units, as it is encoded: spans [start, end) of the renditions of these rows."""
+        if self._is_cut_by_nlql:
+            from shards.nlql.units import texts
+
+            return texts(documents, self.params.unit, rows, starts, ends)
+        spans = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
+        return [bytes(documents.content(row)[start:end]).decode("utf-8", "replace") for row, start, end in spans]
 
     def build(
         self,
@@ -193,9 +235,7 @@ class EncodedLayer(VectorLayer):
         known: Encodings | None = None,
         progress: Progress | None = None,
     ) -> Arrays:
-        from shards.units import passages
-
-        units = passages(documents, self.params.unit_bytes, self.params.overlap_bytes, scope)
+        units = self.units(documents, scope)
         row_units = units.of_rows(len(documents))
         vectors = np.zeros((0, 0), self.stored)
         for rows, pieces in self._encodings(documents, units.starts, units.ends, row_units, known, progress):
@@ -203,7 +243,8 @@ class EncodedLayer(VectorLayer):
                 vectors = np.empty((len(units.rows), pieces.shape[1]), self.stored)
             vectors[ranges(row_units[rows], row_units[rows + 1])] = pieces
         in_scope = np.ones(len(documents), bool) if scope is None else np.asarray(scope, bool)
-        return vector_arrays(vectors, row_units, units.starts.astype(np.int64), units.ends.astype(np.int64), in_scope)
+        spans = (units.starts.astype(np.int64), units.ends.astype(np.int64))
+        return vector_arrays(vectors, row_units, *spans, in_scope, self.hasty)
 
     def _encodings(
         self,
@@ -232,23 +273,44 @@ class EncodedLayer(VectorLayer):
     def encoded(
         self, documents: Documents, rows: Array, starts: Array, ends: Array, row_units: Array, tell: Callable[[int], None] | None
     ) -> Array:
-        """The vectors of all passages of these rows, in order: (n, dim) float32. tell: how many are done."""
-        texts = [
-            bytes(documents.content(row)[starts[unit] : ends[unit]]).decode("utf-8", "replace")
-            for row in rows.tolist()
-            for unit in range(row_units[row], row_units[row + 1])
-        ]
-        return self.encoder.encode_documents(texts, tell)
+        """The vectors of all units of these rows, in order: (n, dim) float32. tell: how many are done."""
+        units = ranges(row_units[rows], row_units[rows + 1])
+        of = np.repeat(rows, row_units[rows + 1] - row_units[rows])
+        return self.encoder.encode_documents(self.texts(documents, of, starts[units], ends[units]), tell)
 
     def spent(self) -> Usage | None:
         """What encoding has asked of an endpoint since this was asked last; None: it asks none."""
         return None
 
     def recount(self, documents: Documents, entries: Entries) -> Arrays:
-        from shards.units import passages
+        return {"n_units": np.array([len(self.units(documents, None).rows)], np.int64)}
 
-        units = passages(documents, self.params.unit_bytes, self.params.overlap_bytes, None)
-        return {"n_units": np.array([len(units.rows)], np.int64)}
+    def reformulate(self, query: SpaceQuery | None, examples: Sequence[Example], statistics: VectorStatistics) -> Reformulated | None:
+        """The question's vector plus `FEEDBACK_WEIGHT` times the mean of those of the texts, which are read as documents are.
+
+        Rocchio 1971, "Relevance feedback in information retrieval", for vectors of unit length as in Li et al. 2021 (arXiv:2108.11044): a
+        mean of texts that have little in common is short, and says less. The question keeps its own length.
+        """
+        vectors = self.encoder.encode_documents([example.text for example in examples])
+        centre = vectors[vectors.any(axis=1)].astype(np.float64)
+        if not len(centre):
+            return None
+        lengths = np.linalg.norm(centre, axis=1, keepdims=True)
+        mean = (centre / lengths).mean(axis=0)
+        if query is None:
+            length, own = float(lengths.mean()), np.zeros_like(mean)
+        else:
+            own = np.asarray(query.payload, np.float64)
+            length = float(np.linalg.norm(own))
+            own = own / length
+        moved = own + FEEDBACK_WEIGHT * mean
+        if not (size := float(np.linalg.norm(moved))):
+            return None
+        told = f"{len(centre)} chosen texts drew the vector by {FEEDBACK_WEIGHT:g} of their mean"
+        vector = (moved * (length / size)).astype(np.float32)
+        before = SpaceQuery("", "", vector, model=self.question_model) if query is None else query
+        asked = ", and ".join(filter(None, [before.asked, told]))
+        return Reformulated(replace(before, asked=asked, payload=vector, feedback=told))
 
     @cached_property
     def _encoded(self) -> Callable[[str], tuple[str, Array]]:
@@ -287,11 +349,12 @@ class Static(EncodedLayer):
         return self.params.model
 
 
-def vector_arrays(vectors: Array, row_units: Array, starts: Array, ends: Array, in_scope: Array) -> Arrays:
+def vector_arrays(vectors: Array, row_units: Array, starts: Array, ends: Array, in_scope: Array, hasty: bool = False) -> Arrays:
+    """The arrays of a segment. hasty: without moments and sketches, which take 12 us a vector; readers score every vector then."""
     arrays = {"vectors": vectors, "row_units": row_units, "starts": starts, "ends": ends, "in_scope": in_scope}
     n_units, dim = vectors.shape
     mean, scatter = np.zeros(0), np.zeros((0, 0))
-    if n_units > dim:
+    if n_units > dim and not hasty:
         moments = VectorMoments.of(vectors)
         mean, scatter = moments.mean, moments.scatter
     return arrays | {"mean": mean, "scatter": scatter} | sketch_arrays(kernel_rows(vectors), mean)

@@ -4,7 +4,7 @@ Either every passage in scope is scored, or, where there are some thousands, onl
 (`shards.vector_sketches`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,15 @@ class _Hits(NamedTuple):
     units: Array
     scores: Array
     n_rows: int
+
+
+class Spans(NamedTuple):
+    """The units of a segment's documents: arrays of these names in `shards.layers.vectors`."""
+
+    row_units: Array
+    starts: Array
+    ends: Array
+    in_scope: Array
 
 
 class VectorReader:
@@ -114,6 +123,34 @@ class VectorReader:
         """The first vector of a row that has one: (dim,) float64."""
         return self._vectors[self._row_units[row]].astype(np.float64)
 
+    @property
+    def is_sketched(self) -> bool:
+        """Whether `search` finds the best rows without scoring all."""
+        return self._sketch is not None
+
+    @property
+    def spans(self) -> Spans:
+        """Which units documents have, whether they are live or not."""
+        return Spans(self._row_units, self._starts, self._ends, self._in_scope)
+
+    def scores_of(self, queries: Sequence[SpaceQuery], units: Array, budget: Budget) -> Array:
+        """Scores of units, (queries, m) float64, the bits that `search` gives; m is smaller than asked when the budget ends.
+
+        units: (n,) int64. All questions are asked in one pass over the vectors.
+        """
+        from shards.vector_kernels import inner_products_of
+
+        vectors = np.stack([self._vector(query) for query in queries])
+        scores = np.empty((len(queries), len(units)))
+        step = max(_SLICE_COMPONENTS // max(vectors.shape[1], 1), 1)
+        for start in range(0, len(units), step):
+            if budget.expired:
+                return scores[:, :start]
+            part = np.empty((len(queries), len(units[start : start + step])))  # contiguous: the kernel is compiled once
+            inner_products_of(self._rows, units[start : start + step], vectors, part)
+            scores[:, start : start + step] = part
+        return scores
+
     def scan(self, query: SpaceQuery) -> tuple[Array, Array]:
         return self._scores(self._live_units, self._vector(query), Budget()), self._unit_rows[self._live_units]
 
@@ -135,9 +172,10 @@ class VectorReader:
         return scores
 
     def _open_moments(self, arrays: Arrays, unit_is_live: Array) -> VectorMoments | None:
-        """Moments of the live units; None while scoring all of them at each query costs no more than the matrix product."""
+        """Moments of the live units; None while scoring all of them at each query costs no more than the matrix product, and where the
+        segment was written in haste."""
         n_units, dim = self._vectors.shape
-        if self.n_units <= dim:
+        if self.n_units <= dim or not len(arrays["mean"]):
             return None
         n_dead = n_units - self.n_units
         if n_dead > self.n_units:

@@ -1,0 +1,93 @@
+"""The best rows by one score, without scoring all: of documents that a space's own search finds (`shards.vector_sketches`)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shards.layers.vectors_reader import VectorReader
+from shards.nlql.context import Context
+from shards.nlql.ir import Ref
+from shards.nlql.plan import RowPlan, Scorer
+from shards.nlql.rows import ShardRows
+from shards.plan import SpaceQuery
+from shards.types import Array, Budget
+from shards.vector_sketches import LEAST_UNITS
+
+SPARE = 16  # documents more than rows are wanted, so that few equal scores at the cut do not undo it
+SHARE = 8  # of the documents there are at most one in so many is worth a search
+
+
+def narrowed(rows: ShardRows, plan: RowPlan, context: Context, within: Sequence[Array], budget: Budget) -> list[Array] | None:
+    """Fewer rows, among which are the best of those within, in the same form; None where that cannot be had for less than all scores.
+
+    The n best rows are of at most n documents, each of which is among the n best by its best unit. So the documents that the search
+    finds hold them all, unless a row of these scores no more than a document may that was not found.
+    """
+    scorer = _ranking(rows, plan, context)
+    if scorer is None or plan.n_rows is None or rows.n_units < LEAST_UNITS or plan.n_rows + SPARE > rows.shard.n_docs // SHARE:
+        return None
+    if any(held.vectors is not None for held in rows.units):  # some have no vector, and coverage is to count them
+        return None
+    if not all(reader.is_sketched for reader in _readers(rows, scorer.query) if reader.n_units >= LEAST_UNITS):
+        return None
+    best, numbers, bound = _search(rows, scorer.query, within, plan.n_rows + SPARE, budget)
+    if budget.expired:
+        return None
+    found = np.zeros(rows.shard.n_rows, bool)
+    found[numbers[best >= bound]] = True
+    fewer, scores = [], []
+    for block, mask in zip(rows.blocks, within, strict=True):
+        kept = found[rows.shard.views[block.view].entry_docs[block.entries]]
+        kept &= mask
+        fewer.append(kept)
+        scores.append(_scores(rows, scorer.query, block.units[kept], budget))
+    n_sure = np.count_nonzero(best > bound) if plan.by_entry else np.count_nonzero(np.concatenate(scores) > bound)
+    return fewer if n_sure >= plan.n_rows and (scorer.missing is None or scorer.missing < bound) else None
+
+
+def _readers(rows: ShardRows, query: SpaceQuery) -> list[VectorReader]:
+    found = (view.readers.get(rows.shard.spaces[query.space].id) for view in rows.shard.views)
+    return [reader for reader in found if isinstance(reader, VectorReader)]
+
+
+def _ranking(rows: ShardRows, plan: RowPlan, context: Context) -> Scorer | None:
+    """The scorer by which alone rows are ranked, best first, if its space has a vector for each of their units."""
+    if len(plan.order_by) != 1 or not plan.order_by[0].desc:
+        return None
+    by = context.resolved(plan.order_by[0].expr)
+    scorer = next((one for one in plan.scorers if isinstance(by, Ref) and one.name == by.name), None)
+    if scorer is None or scorer.kind != "unit" or scorer.encode or scorer.query is None:
+        return None
+    return scorer if scorer.query.space == rows.cut.space and scorer.query.space in rows.shard.spaces else None
+
+
+def _search(rows: ShardRows, query: SpaceQuery, within: Sequence[Array], k: int, budget: Budget) -> tuple[Array, Array, float]:
+    """Documents that the search finds: their best scores, their numbers, and what no other one scores more than."""
+    shard = rows.shard
+    allowed = None
+    if not all(mask.all() for mask in within):
+        allowed = np.zeros(shard.n_rows, bool)
+        for block, mask in zip(rows.blocks, within, strict=True):
+            allowed[shard.views[block.view].entry_docs[block.entries[mask]]] = True
+    scores, numbers, bound = np.zeros(0), np.zeros(0, np.int64), -np.inf
+    for view in shard.views:
+        reader = view.readers.get(shard.spaces[query.space].id)
+        if isinstance(reader, VectorReader):
+            own = None if allowed is None else allowed[view.base : view.base + len(view.live_docs)]
+            found = reader.search(query, own, k, budget, bound)
+            scores, numbers = np.concatenate([scores, found.scores]), np.concatenate([numbers, found.rows + np.int64(view.base)])
+            if len(scores) >= k:
+                bound = float(np.partition(scores, len(scores) - k)[len(scores) - k])
+    return scores, numbers, bound
+
+
+def _scores(rows: ShardRows, query: SpaceQuery, units: Array, budget: Budget) -> Array:
+    """The scores of units, NaN where the time ended before."""
+    scores = np.full(len(units), np.nan)
+    for v, at in rows.split(units):
+        reader = rows.shard.views[v].readers.get(rows.shard.spaces[query.space].id)
+        if not isinstance(reader, VectorReader):
+            continue
+        part = reader.scores_of([query], units[at] - rows.bases[v], budget)[0]
+        scores[at[: len(part)]] = part
+    return scores
