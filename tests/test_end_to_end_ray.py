@@ -268,6 +268,7 @@ def test_status_health_and_the_openapi_page_are_served(deployed):
 def test_metrics_tell_of_calls_hosts_and_replicas_all_that_the_dashboard_shows(deployed):
     for query in QUERIES:
         deployed.search(query)
+    assert deployed.http.post("/v1/query", json={"corpus": "lib", "text": "SELECT DOCUMENT LIMIT 1"}).json()["rows"]
     told = samples(deployed.http.get("/metrics").text)
     lib = (("corpus", "lib"),)
     copies = [told[f"sondage_{name}"][lib] for name in ("shards", "shards_ready", "replicas_wanted", "replicas_ready")]
