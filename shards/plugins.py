@@ -44,7 +44,7 @@ class Reranker(Protocol):
     """Puts the rows of a query in another order."""
 
     def rerank(self, question: str, rows: Sequence[Any]) -> Sequence[Any]:
-        """The rows (`serve.nlql.execute.Row`), best first; may leave some out. A score goes into `row.scores["rerank"]`."""
+        """The rows (`serve.nlql.outcome.ResultRow`), best first; may leave some out. A score goes into `row.scores["rerank"]`."""
 
 
 Splitter = Callable[[str], Iterable[str | tuple[int, int]]]
