@@ -103,6 +103,10 @@ class SortKeys:
         order = _sorted(levels, self.n if chosen is None else len(chosen))
         return order if chosen is None else chosen[order]
 
+    def reaching(self, k: int) -> Array:
+        """Rows that fewer than k others are before, ascending: the k best, whatever is to decide between equal ones."""
+        return _reaching([level for column in self.columns for level in column.levels()], k, self.n)
+
     def at(self, i: int, plugins: Plugins = PROCESS) -> tuple[Any, ...]:
         """The keys of one row as a tuple: those of two rows compare as the rows do."""
         return tuple(column.at(i, plugins) for column in self.columns)
@@ -254,6 +258,17 @@ def _joined(columns: Sequence[KeyColumn], plugins: Plugins) -> KeyColumn:
 
 def _best(levels: Sequence[Array], k: int, n: int) -> Array:
     """k rows that no other is before, in the order in which they are."""
+    sure, open_ = _split(levels, k, n)
+    return np.sort(np.concatenate([sure, open_[: k - len(sure)]]))
+
+
+def _reaching(levels: Sequence[Array], k: int, n: int) -> Array:
+    """The same with all that are equal to the last of these."""
+    return np.sort(np.concatenate(_split(levels, k, n)))
+
+
+def _split(levels: Sequence[Array], k: int, n: int) -> tuple[Array, Array]:
+    """Rows that are among the k best, and those that are equal to one another and the next: with all of them there are k or more."""
     sure: list[Array] = []
     open_ = np.arange(n)
     for level in levels:
@@ -265,8 +280,7 @@ def _best(levels: Sequence[Array], k: int, n: int) -> Array:
         sure.append(open_[before])
         k -= int(np.count_nonzero(before))
         open_ = open_[values == last]
-    sure.append(open_[: max(k, 0)])
-    return np.sort(np.concatenate(sure))
+    return np.concatenate([np.zeros(0, np.int64), *sure]), open_ if k > 0 else open_[:0]
 
 
 def _sorted(levels: Sequence[Array], n: int) -> Array:
