@@ -5,7 +5,6 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import httpx
 from pydantic_core import from_json
 
 from serve.problems import error_of
@@ -60,6 +59,8 @@ def retry_after_s(header: str, time_of_day: float) -> float | None:
 
 def unreachable(url: str, error: Exception) -> Unreachable:
     """What a failed connection means, and what to do."""
+    import httpx  # loads rich and click, 7 MB, which an engine in process never needs
+
     if isinstance(error, httpx.ConnectError):
         return Unreachable(
             f"Nothing answers at {url} ({error}). Start a server with `sondage serve --store URL`, or on a Ray cluster "
