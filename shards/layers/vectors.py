@@ -239,6 +239,9 @@ class EncodedLayer(VectorLayer):
         row_units = units.of_rows(len(documents))
         vectors = np.zeros((0, 0), self.stored)
         for rows, pieces in self._encodings(documents, units.starts, units.ends, row_units, known, progress):
+            if len(pieces) == len(units.rows):  # those of all units, which are in this order
+                vectors = pieces.astype(self.stored, copy=False)
+                continue
             if not len(vectors):
                 vectors = np.empty((len(units.rows), pieces.shape[1]), self.stored)
             vectors[ranges(row_units[rows], row_units[rows + 1])] = pieces

@@ -61,7 +61,7 @@ def cut(documents: Documents, unit: str, scope: Array | None = None, plugins: Pl
     rows = np.arange(len(documents), dtype=np.int32) if scope is None else np.flatnonzero(scope).astype(np.int32)
     splitter = plugins.splitters.find(unit)
     if splitter is None and unit in (SENTENCE, CHUNK, DOCUMENT):
-        return _cut(documents, unit, rows)
+        return _cut(documents, unit, rows) if scope is not None else _cut_once(documents, unit, rows)
     return _split(documents, unit, rows, plugins.splitters.get(unit) if splitter is None else splitter)
 
 
@@ -93,6 +93,19 @@ def text_of(rendition: memoryview | bytes, unit: str, start: int, end: int) -> s
     raw = bytes(rendition[start:end])
     text = normalise(raw.decode("utf-8", "replace"))
     return " ".join(sentences(text)) if unit == CHUNK else text
+
+
+def _cut_once(documents: Documents, unit: str, rows: Array) -> Units:
+    """`_cut`, remembered for the documents that came last: whoever brings vectors has them counted before a segment is built of them."""
+    global _last
+    key, (last_key, units) = (unit, len(documents.text), documents.hashes.tobytes()), _last
+    if key != last_key:
+        units = _cut(documents, unit, rows)
+        _last = key, units
+    return Units(*(part.copy() for part in (units.rows, units.starts, units.ends)))
+
+
+_last: tuple[tuple[str, int, bytes] | None, Units] = (None, Units(*(np.zeros(0, np.int32),) * 3))
 
 
 def _cut(documents: Documents, unit: str, rows: Array) -> Units:
