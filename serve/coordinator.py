@@ -7,52 +7,43 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from serve import filters
 from serve.admission import Admission
-from serve.answers import entry_out, highlighter_of, hits_out, layer_infos, layer_times
-from serve.couplings import NOTHING, RERANKED, check, couple, located, with_places, with_weights
-from serve.evidence import Fused, SpaceFacts, weigh
-from serve.explanation import explained
+from serve.answers import entry_out
+from serve.anytime.answering import answered
+from serve.anytime.learned import Learned
+from serve.anytime.search import ANSWER_S, Search
+from serve.anytime.unfinished import Unfinished
+from serve.couplings import RERANKED, check
+from serve.evidence import Fused
 from serve.feedback import Changed, read_examples, reformulate, suggested
 from serve.feedback_schema import Span as ChosenSpan
 from serve.feedback_schema import TermsAnswer, TermsRequest
 from serve.generations import Generations
-from serve.highlight import query_words
-from serve.joint import complete
-from serve.judging import answerable, evidence_of, facts_of
 from serve.laps import Laps
 from serve.paging import Cursor
 from serve.paging import identity as request_identity
-from serve.passages import Details, Span
-from serve.questions import explicit, prepare, silent, spaces_to_ask
-from serve.reranking import Pinned, Reranked, Reranking, follow, with_scores
-from serve.schema import (
-    Coverage,
-    Hit,
-    JointInfo,
-    Rerank,
-    SearchAnswer,
-    SearchRequest,
-)
+from serve.passages import Details
+from serve.questions import Asking, prepare, spaces_to_ask
+from serve.reranking import Reranking
+from serve.schema import Rerank, SearchAnswer, SearchRequest
 from serve.status import CorpusStatuses
 from serve.translation import Translating
 from serve.translation_schema import Translate
-from shards import routing
-from shards.candidates import merge, nothing, without
 from shards.errors import BadQuery, Gone, NotFound, SondageError
 from shards.examples import Example
 from shards.generation import Generation
 from shards.layers.contract import Resources
 from shards.media import KeptMedia
 from shards.plan import Plan, SpaceQuery
-from shards.types import EXCERPT_BYTES, N_CANDIDATES, Array, Budget, Candidates, Detail, LinesAround
+from shards.types import Budget, Candidates, Detail
 
 if TYPE_CHECKING:
     from cluster.host import Opened
     from cluster.protocol import Searcher
+    from serve.anytime.streaming import Growing
     from serve.nlql.facts import CorpusFacts
     from serve.nlql.schema import QueryAnswer, QueryRequest
     from shards.cache import FileCache
@@ -61,7 +52,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S = 0.004  # kept back from the hosts' budget for fusing, details and writing the answer
 # Questions that are prepared in the event loop: short ones, of spaces that took so long at most when they were opened.
 SHORT_CHARS, SHORT_S = 500, 0.002
 
@@ -91,6 +81,7 @@ class Coordinator:
         self._tried: dict[str, int] = {}  # by corpus, the generation that was opened and asked something last
         self._trying = asyncio.Lock()
         self._statuses = CorpusStatuses(store)
+        self.learned, self.unfinished = Learned(), Unfinished()
         self.facts: dict[tuple[str, int], CorpusFacts] = {}  # by corpus and generation, what queries of NLQL are planned by
 
     async def start(self) -> None:
@@ -161,6 +152,18 @@ class Coordinator:
         return await query(self, request, plugins)
 
     async def _search(self, request: SearchRequest) -> SearchAnswer:
+        async for answer, _ in self._answers(request, is_stream=False):
+            return answer
+        raise AssertionError("a search gives an answer")
+
+    async def search_stream(self, request: SearchRequest) -> AsyncGenerator["Growing", None]:
+        """Answers to one search, each knowing more than the one before, from the cheapest layers on, and whether it is the last: that is
+        what `search` gives with as much time. A combined search has one. Raises as `search`; closed, it asks nothing more."""
+        with self.admission.search(request.budget_ms / 1000):
+            async for answer in self._answers(request, is_stream=True):
+                yield answer
+
+    async def _answers(self, request: SearchRequest, is_stream: bool) -> AsyncGenerator["Growing", None]:
         laps = Laps()
         budget = Budget(request.budget_ms / 1000)
         cursor = _cursor(request)
@@ -168,103 +171,52 @@ class Coordinator:
         if request.combine is not None:
             from serve.combining import combine  # built on this class
 
-            return await combine(self, request, cursor, budget, stage, ANSWER_S)
+            yield await combine(self, request, cursor, budget, stage, ANSWER_S), True
+            return
+        search = await self._begun(request, cursor, budget, laps)
+        n_details = 2 * min(request.k, 10) if cursor is None and not is_stream else 0
+        by_rounds = is_stream or search.by_rounds
+        while True:
+            reserve_s = stage.share_s(budget.remaining_s) if stage else 0.0
+            step = search.step(by_rounds, reserve_s)
+            if not step.names:
+                break
+            await search.ask(step, n_details)
+            if search.stopped or (by_rounds and search.enough()) or not (search.ready or search.dear):
+                break
+            if is_stream and search.found is not None:
+                yield await answered(search, self, stage, last=False), False
+        yield await answered(search, self, stage), True
+
+    async def _begun(self, request: SearchRequest, cursor: Cursor | None, budget: Budget, laps: Laps) -> Search:
+        """A search with its questions made, as far as they take no time; or one that goes on where it was cut off."""
+        kept = self.unfinished.take(request.continue_, request_identity(request)) if request.continue_ is not None else None
+        if kept is not None:
+            kept.resume(request, budget, laps)
+            return kept
         generation = await self.generation(request, cursor)
         check(request, generation.spaces)
-        root = generation.root
-        where = filters.scope(request.paths, request.where)
         names = spaces_to_ask(generation, request)
-        asked, judged, translation, changed = request, request, None, None  # with a model's forms; with the words that feedback brought
+        asked, translation = request, None
         if request.translate:
             asked, translation = await self.translating.translate(request, generation, names, budget)
             laps.end("translate")
-        prepared, reasons = await self.prepare(generation, asked, names)
+        known = frozenset(bytes.fromhex(span.hash) for span in request.feedback)
+        asking = Asking(generation, asked, names)
+        learned = self.learned.of(request.corpus)
+        search = Search(self, request, generation, cursor, budget, laps, names, asking, asked, learned, known, translation)
+        search.resumed = False if request.continue_ is not None else None
+        await search.prepare()
         if request.feedback:
-            changed = await self._drawn(generation, request, prepared, reasons, budget)
-            prepared, reasons = changed.prepared, changed.reasons
-            judged = request.model_copy(update={"query": changed.asked_text})
-        known = {bytes.fromhex(span.hash) for span in request.feedback}
+            questions = list(search.ready.values())
+            search.changed = changed = await self._drawn(generation, asked, questions, search.reasons, budget)
+            search.ready, search.reasons = {query.space: query for query in changed.prepared}, changed.reasons
         laps.end("prepare")
-        offset = cursor.offset if cursor else 0
-        n_candidates = cursor.n_candidates if cursor else max(N_CANDIDATES, request.k) + len(known)
-        plan = Plan(
-            where=where,
-            queries=tuple(prepared),
-            n_candidates=n_candidates,
-            n_details=2 * min(request.k, 10) if offset == 0 else 0,
-            budget_s=max(budget.remaining_s - ANSWER_S - (stage.share_s(budget.remaining_s) if stage else 0.0), 0.001),
-            words=tuple(query_words(request.query)),
-            excerpt_size=EXCERPT_BYTES if request.context is None else LinesAround(request.context.before, request.context.after),
-        )
-        scattering = Budget(plan.budget_s)
-        parts = await self.searcher.search(root.corpus, root.generation, len(root.shards), plan) if prepared else []
-        laps.end("scatter")
-        found = merge(parts, n_candidates) if parts else nothing(len(prepared))
-        facts = facts_of(generation, prepared, found) if parts else []
-        joint: JointInfo | None = None
-        if request.coupling.name == "joint" and parts:
-            wanted = offset + max(request.k, stage.wanted.depth if stage else 0) + len(known)
-            found, joint = await self._complete(generation, request, plan, facts, reasons, found, wanted, scattering)
-            if known:  # any of them may have stood among the first
-                joint = joint.model_copy(update={"exact_to": max(0, joint.exact_to - len(known))})
-            laps.end("joint")
-        found = without(found, known) if known else found
-        fused, verdict, why = evidence_of(generation, judged, facts, reasons, found if parts else None, drawn=changed is not None)
-        coupled = NOTHING if fused is None else couple(request, facts, fused, found, explicit=explicit(request))
-        laps.end("fuse")
-        shown = located(fused, coupled, found, facts) if fused is not None and (verdict != "none" or request.keep_all) else None
-        ranking = NOTHING.ranking if shown is None else coupled.ranking
-        reranked: Reranked | None = None
-        pinned = cursor.reranked if cursor else None
-        spans = [] if shown is None or (stage is None and pinned is None) else _spans(found, shown, ranking)
-        if stage is not None:
-            details_of = self.details_of(generation, plan, budget)
-            before = (pinned or Pinned()) if cursor else None  # a first page without a last stage was in the order of evidence
-            reranked = await stage.run(spans, details_of, budget, offset, request.k, before)
-            ranking, pinned = ranking[reranked.order], reranked.pinned
-            laps.end("rerank")
-        elif pinned is not None:  # by settings that have changed since
-            ranking = ranking[follow(spans, pinned, offset, request.k)[0]]
-        hits: list[Hit] = []
-        page, more = coupled.page(ranking, offset, request.k)
-        if shown is not None:
-            details = await self.details(generation, plan, found, shown, page, budget)
-            mark_up = highlighter_of(request, generation, prepared) if request.highlight else None
-            hits = hits_out(page, shown, found, plan.queries, details, mark_up, request.explain)
-            hits = with_places(hits, page, found, facts, coupled)
-            if reranked is not None:
-                hits = with_scores(hits, spans, reranked)
-        laps.end("excerpts")
-        following = Cursor(root.generation, offset + request.k, n_candidates, request_identity(request), pinned).encode() if more else None
-        if following:
-            self.generations.pin(root.corpus, root.generation)
-        infos = with_weights(layer_infos(generation, names, prepared, reasons, found if parts else None, fused), facts, coupled)
-        if request.explain and fused is not None:
-            infos = explained(infos, request, generation, prepared, facts, found, fused, translation)
-        return SearchAnswer(
-            corpus=root.corpus,
-            generation=root.generation,
-            null_version=root.null_version,
-            verdict=verdict,
-            verdict_reason=why,
-            # A host that dies between its scores and its texts takes hits with it.
-            complete=bool(found.status) and all(s.state in ("ready", "scoped") for s in found.status) and len(hits) == len(page),
-            hits=hits,
-            cursor=following,
-            layers=infos,
-            coverage=[
-                Coverage(layer=s.space, shard=s.shard, state=s.state, covered=s.covered, total=s.total, reason=s.reason)
-                for s in found.status
-            ],
-            coupling=request.coupling,
-            joint=joint,
-            rerank=reranked.info if reranked else None,
-            timings_ms=laps.ms | {"total": laps.total_ms} | layer_times(found.status),
-            read_as=dict(routing.read(request.query).shapes) if request.layers == "auto" else {},
-            answerable=answerable(generation, request, facts, fused) if request.explain and fused is not None and not changed else None,
-            feedback=changed.info if changed else None,
-            translation=translation,
-        )
+        return search
+
+    def is_long(self, request: SearchRequest) -> bool:
+        """Whether making its questions, even cheap ones, may take long."""
+        return bool(request.forms) or len(request.query) > SHORT_CHARS
 
     async def generation(self, request: SearchRequest, cursor: Cursor | None) -> Generation:
         """The generation that a request names, or its cursor; else the newest."""
@@ -278,8 +230,7 @@ class Coordinator:
         self, generation: Generation, request: SearchRequest, names: list[str]
     ) -> tuple[list[SpaceQuery], dict[str, str]]:
         """`serve.questions.prepare` here, where a change of thread would cost more than the work; else in a thread."""
-        short = not request.forms and len(request.query) <= SHORT_CHARS
-        if short and self.generations.prepare_s(request.corpus, names) < SHORT_S:
+        if not self.is_long(request) and self.generations.prepare_s(request.corpus, names) < SHORT_S:
             return prepare(generation, request, names)
         return await asyncio.to_thread(prepare, generation, request, names)
 
@@ -296,31 +247,6 @@ class Coordinator:
             root.corpus, root.generation, len(root.shards), bytes.fromhex(span.hash), span.start, span.end
         )
         return Example(piece.text, piece.detail.kind)
-
-    async def _complete(
-        self,
-        generation: Generation,
-        request: SearchRequest,
-        plan: Plan,
-        facts: list[SpaceFacts],
-        reasons: dict[str, str],
-        found: Candidates,
-        wanted: int,
-        budget: Budget,
-    ) -> tuple[Candidates, JointInfo]:
-        """`serve.joint.complete` over this corpus."""
-        root, quiet = generation.root, silent(generation, reasons)
-        return await complete(
-            found,
-            plan,
-            [generation.spaces[query.space].layer for query in plan.queries],
-            lambda candidates: weigh(candidates, facts, generation.nulls, quiet),
-            lambda further: self.searcher.search(root.corpus, root.generation, len(root.shards), further),
-            budget,
-            wanted=wanted,
-            n_docs=root.n_docs,
-            weights=request.weights,
-        )
 
     def details_of(self, generation: Generation, plan: Plan, budget: Budget) -> Details:
         """Texts for the last stage: entries and excerpts of spans, of so many bytes."""
@@ -444,9 +370,3 @@ class Coordinator:
 
 def _cursor(request: SearchRequest) -> Cursor | None:
     return Cursor.decode(request.cursor, request_identity(request)) if request.cursor else None
-
-
-def _spans(found: Candidates, fused: Fused, ranking: Array) -> list[Span]:
-    """The hits of these rows: where the strongest signal of each lies."""
-    columns = (fused.starts[ranking].tolist(), fused.ends[ranking].tolist())
-    return [(key.tobytes(), start, end) for key, start, end in zip(found.hashes[ranking], *columns, strict=True)]

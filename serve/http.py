@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from pydantic_core import to_json
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
+from serve.anytime.streaming import as_stream, streamed, wanted_form
 from serve.audit import AuditLog, AuditSettings
 from serve.bodies import decode, read_body, until_gone
 from serve.documents import add_routes
@@ -127,7 +129,7 @@ def create_app(
         "/v1/search",
         tags=["search"],
         dependencies=reading,
-        responses={200: {"model": SearchAnswer}, **failures},
+        responses={200: {"model": SearchAnswer, **streamed(SearchAnswer)}, **failures},
         # The body is read by hand, for its limit and for exact places of errors, so its schema is stated by hand.
         openapi_extra={
             "requestBody": {
@@ -140,7 +142,7 @@ def create_app(
         """Search one corpus in many layers. Every hit says where it is, which layers found it, and how surprising that is."""
         begun = time.perf_counter()
         asked = validated(decode(await read_body(request)))
-        return await _search(request, asked, begun)
+        return await _search(request, asked, begun)  # as a stream, where Accept wants one
 
     async def search_at_once(request: Request) -> Response:
         guard.admit(request, "read")
@@ -165,6 +167,10 @@ def create_app(
         asked = guard.weigh(request, asked)
         check_models(asked, reranker)
         parsed = time.perf_counter()
+        if (form := wanted_form(request.headers.get("accept", ""))) is not None:
+            answers = coordinator.search_stream(asked)
+            first = await until_gone(request, anext(answers))  # what is wrong with the request is an error with its status
+            return StreamingResponse(as_stream(first, answers, form, noted), media_type=form)
         answer = await until_gone(request, coordinator.search(asked))
         answered = time.perf_counter()
         content = answer.model_dump_json().encode()
@@ -173,6 +179,9 @@ def create_app(
         timings = answer.timings_ms | {name: 1e3 * seconds for name, seconds in steps.items()}
         metrics.answered(answer, timings)
         return Response(content, media_type="application/json", headers={"Server-Timing": server_timing(timings)})
+
+    def noted(answer: SearchAnswer) -> None:
+        metrics.answered(answer, answer.timings_ms)
 
     @app.get("/v1/status", tags=["search"], dependencies=reading, responses={200: {"model": StatusAnswer}, **failures})
     async def status(request: Request) -> Response:

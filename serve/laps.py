@@ -12,9 +12,14 @@ class Laps:
         self._begun = self._mark = time.monotonic()
 
     def end(self, step: str) -> None:
-        """The step is over and the next one begins."""
+        """The step is over and the next one begins. Of several of a name the times are added."""
         now = time.monotonic()
-        self.ms[step], self._mark = round(1000 * (now - self._mark), 3), now
+        self.ms[step], self._mark = round(self.ms.get(step, 0.0) + 1000 * (now - self._mark), 3), now
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the first step began."""
+        return time.monotonic() - self._begun
 
     @property
     def total_ms(self) -> float:

@@ -9,12 +9,13 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from serve.anytime.planning import Goal
 from serve.problems import InvalidRequest, invalid, validated
 from serve.schema import MAX_DEPTH, MAX_K, MAX_QUERY_CHARS, Edge, SearchRequest
 
 MAX_LINK_CHARS = 2_000  # of the whole query string: what proxies and logs on the way take without cutting it
 LISTS = ("layers", "path")  # parameters that may be repeated
-BODY_ONLY = {"forms", "context", "keep_all", "combine", "feedback", "translate"}  # fields that no link says
+BODY_ONLY = {"forms", "context", "keep_all", "combine", "feedback", "translate", "continue_", "continue"}  # fields that no link says
 NAMES = {"query": "q", "paths": "path"}  # fields of a request that a link calls otherwise
 
 
@@ -28,6 +29,7 @@ class SearchParameters(Edge):
     path: Annotated[tuple[str, ...], Field(max_length=100, description="globs, repeated; a leading ! excludes")] = ()
     where: Annotated[str | None, Field(description="metadata filter as JSON")] = None
     budget_ms: Annotated[int, Field(ge=1, le=60_000)] = 2_000
+    goal: Annotated[Goal, Field(description="fast, balanced, precise or wide")] = "balanced"
     cursor: str | None = None
     generation: Annotated[int | None, Field(ge=1, lt=10**16, description="a kept generation; none: the newest")] = None
     highlight: bool = True
@@ -43,7 +45,7 @@ class SearchParameters(Edge):
 
         layers = [name for part in self.layers for name in part.split(",") if name]
         where = None if self.where is None else decode(self.where.encode("utf-8", "replace"), "where")
-        said = {"corpus", "k", "budget_ms", "cursor", "generation", "highlight", "explain", "coupling"}
+        said = {"corpus", "k", "budget_ms", "goal", "cursor", "generation", "highlight", "explain", "coupling"}
         fields = self.model_dump(include=said, exclude_unset=True)  # what it leaves open the server may choose (`serve.limits`)
         if self.weights is not None:
             fields["weights"] = decode(self.weights.encode("utf-8", "replace"), "weights")

@@ -1,7 +1,8 @@
 """What each space is asked: the request's text and forms made into the layers' own questions, once, by statistics of the whole corpus."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from serve.narrowing import without_narrowed
 from serve.schema import SearchRequest
@@ -11,7 +12,6 @@ from shards.generation import Generation
 from shards.layers.contract import Request
 from shards.media import KeptMedia
 from shards.plan import SpaceQuery
-from shards.routing import Reading
 
 NOTHING_TO_ASK = "nothing in the query for this layer"
 
@@ -35,52 +35,109 @@ def explicit(request: SearchRequest) -> bool:
     return bool(request.forms) or request.layers != "auto"
 
 
-def prepare(generation: Generation, request: SearchRequest, names: list[str]) -> tuple[list[SpaceQuery], dict[str, str]]:
-    """Every space's question, and why some have none.
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Questions that were made. reasons: why spaces have none; seconds: what each took; ended: the spaces that were worked on."""
 
-    A space that nobody named is asked what its layer takes (`Layer.shapes`). Where that leaves none with anything to ask, all are asked.
+    questions: dict[str, SpaceQuery]
+    reasons: dict[str, str]
+    seconds: dict[str, float]
+    ended: frozenset[str]
+
+
+class Making:
+    """Questions of some spaces, made one after the other, in whatever thread `run` is called; `done` may be asked meanwhile."""
+
+    def __init__(self, asking: "Asking", names: Sequence[str]):
+        self._asking, self._names, self._stopped = asking, names, False
+        self._made: list[tuple[str, SpaceQuery | str, float]] = []
+
+    def run(self) -> None:
+        """Raises BadQuery for a form that cannot be understood, and of spaces that were named what they raise."""
+        for name in self._names:
+            if self._stopped:
+                return
+            begun = time.monotonic()
+            self._made.append((name, self._asking.question(name), time.monotonic() - begun))
+
+    def stop(self) -> None:
+        """Begin no other."""
+        self._stopped = True
+
+    def done(self) -> Done:
+        """What there is."""
+        made = list(self._made)
+        return Done(
+            {name: made for name, made, _ in made if isinstance(made, SpaceQuery)},
+            {name: why for name, why, _ in made if isinstance(why, str)},
+            {name: seconds for name, _, seconds in made},
+            frozenset(name for name, _, _ in made),
+        )
+
+
+class Asking:
+    """What each space is asked of a request. chosen: the spaces to ask; left_out: why others are not, by what the query looks like.
+
+    A space that nobody named is asked what its layer takes (`Layer.shapes`).
     """
-    reading = routing.read(request.query)
-    named = set(names if request.layers != "auto" else request.forms)
-    left_out = [name for name in names if name not in named and not reading.asks(generation.spaces[name].layer.shapes)]
-    prepared, reasons = _questions(generation, request, [name for name in names if name not in left_out], named, reading)
-    if left_out and not prepared:
-        prepared, others = _questions(generation, request, left_out, named, reading)
-        return prepared, reasons | others
-    return prepared, reasons | {name: reading.why_not(generation.spaces[name].layer.shapes) for name in left_out}
 
+    def __init__(self, generation: Generation, request: SearchRequest, names: Sequence[str]):
+        self._generation, self._request = generation, request
+        self._reading = routing.read(request.query)
+        self._named = set(names if request.layers != "auto" else request.forms)
+        spaces = generation.spaces
+        wide = request.goal == "wide"
+        out = [n for n in names if n not in self._named and not wide and not self._reading.asks(spaces[n].layer.shapes)]
+        self.left_out = {name: self._reading.why_not(spaces[name].layer.shapes) for name in out}
+        self.chosen = [name for name in names if name not in self.left_out]
 
-def _questions(
-    generation: Generation, request: SearchRequest, names: Sequence[str], named: Collection[str], reading: Reading
-) -> tuple[list[SpaceQuery], dict[str, str]]:
-    """The questions of these spaces, and why some have none. A model that is missing silences its space, unless it was named."""
-    prepared: list[SpaceQuery] = []
-    reasons: dict[str, str] = {}
-    for name in names:
-        layer = generation.spaces[name].layer
-        explicit = name in named
-        if problem := generation.spaces[name].problem:
+    def begin(self, names: Sequence[str]) -> Making:
+        """Questions to be made."""
+        return Making(self, names)
+
+    def question(self, name: str) -> SpaceQuery | str:
+        """The question of a space, or why it has none. A model that is missing silences its space, unless it was named."""
+        space = self._generation.spaces[name]
+        explicit = name in self._named
+        if problem := space.problem:
             if explicit:
                 raise ModelMissing(f"Layer {name!r} cannot be asked: {problem}.")
-            reasons[name] = problem
-            continue
+            return problem
         try:
-            shapes = frozenset() if explicit else reading.shapes.keys()
-            wanted = Request(request.query, request.forms.get(name, {}), explicit, KeptMedia(generation.store).one, shapes)
-            asked = layer.prepare(wanted, generation.statistics(name))
+            shapes = frozenset() if explicit else self._reading.shapes.keys()
+            media = KeptMedia(self._generation.store).one
+            wanted = Request(self._request.query, self._request.forms.get(name, {}), explicit, media, shapes)
+            asked = space.layer.prepare(wanted, self._generation.statistics(name))
         except BadQuery as error:
             raise BadQuery(f"Layer {name!r}: {error}") from None
         except SondageError as error:
             if explicit:
                 raise
-            reasons[name] = str(error)
-            continue
-        if asked is None:
-            reasons[name] = NOTHING_TO_ASK
-        else:
-            prepared.append(replace(asked, space=name))
-    prepared, narrowed = without_narrowed(generation, prepared)
-    return prepared, reasons | narrowed
+            return str(error)
+        return NOTHING_TO_ASK if asked is None else replace(asked, space=name)
+
+    def narrowed(self, prepared: Sequence[SpaceQuery]) -> tuple[list[SpaceQuery], dict[str, str]]:
+        """`serve.narrowing.without_narrowed`."""
+        return without_narrowed(self._generation, prepared)
+
+
+def prepare(generation: Generation, request: SearchRequest, names: list[str]) -> tuple[list[SpaceQuery], dict[str, str]]:
+    """Every space's question, and why some have none. Where routing leaves none with anything to ask, all are asked."""
+    asking = Asking(generation, request, names)
+    made = asking.begin(asking.chosen)
+    made.run()
+    prepared, reasons = _of(asking, made.done())
+    if asking.left_out and not prepared:
+        others = asking.begin(list(asking.left_out))
+        others.run()
+        prepared, told = _of(asking, others.done())
+        return prepared, reasons | told
+    return prepared, reasons | asking.left_out
+
+
+def _of(asking: Asking, done: Done) -> tuple[list[SpaceQuery], dict[str, str]]:
+    prepared, narrowed = asking.narrowed(list(done.questions.values()))
+    return prepared, done.reasons | narrowed
 
 
 def silent(generation: Generation, reasons: Mapping[str, str]) -> list[str]:

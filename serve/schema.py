@@ -6,6 +6,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 
 from serve.algebra_schema import Tree
+from serve.anytime.planning import Goal
+from serve.anytime.schema import Certificate, SearchPlan
 from serve.combined_schema import Combined, Part
 from serve.edge import MAX_QUERY_CHARS, Coupling, Edge, Printable, Weight, spelt
 from serve.feedback_schema import MAX_SPANS, FeedbackInfo, SpanRef
@@ -46,11 +48,14 @@ class Context(Edge):
     after: Annotated[int, Field(ge=0, le=MAX_CONTEXT_LINES)] = 0
 
 
+MAX_TOKEN = 64  # characters of `continue`
 ASKING = ("query", "forms", "layers", "coupling", "weights")  # what sub-queries say instead, where there are some
 
 
 class SearchRequest(Edge):
     """One search over one corpus."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     corpus: Annotated[str, Field(min_length=1, max_length=128, description="name of the corpus")]
     query: Annotated[str, Field(max_length=MAX_QUERY_CHARS, description="what is looked for, as plain text")] = ""
@@ -66,6 +71,17 @@ class SearchRequest(Edge):
     ] = None
     k: Annotated[int, Field(ge=1, le=MAX_K, description="hits wanted")] = 10
     budget_ms: Annotated[int, Field(ge=1, le=60_000, description="time for the whole answer")] = 2_000
+    goal: Annotated[
+        Goal,
+        Field(
+            description="fast: the cheapest layers first, and enough when the first hits would hardly change; balanced: what fits into the "
+            "time; precise: the same, nothing left out by expectation; wide: all layers, longer lists"
+        ),
+    ] = "balanced"
+    continue_: Annotated[
+        str | None,
+        Field(alias="continue", max_length=MAX_TOKEN, description="of a previous answer that its time cut off: goes on where that ended"),
+    ] = None
     cursor: Annotated[str | None, Field(max_length=512, description="of a previous answer: its next page, same generation")] = None
     generation: Annotated[int | None, Field(ge=1, lt=10**16, description="a kept generation to search instead of the newest")] = None
     highlight: Annotated[bool, Field(description="mark matches in excerpts with offsets")] = True
@@ -102,6 +118,10 @@ class SearchRequest(Edge):
         if self.combine is not None and asked_beside:
             problem = "combine has sub-queries that say what is asked; move {fields} into them"
             raise PydanticCustomError("asked_twice", problem, {"fields": ", ".join(asked_beside)})
+        if self.combine is not None and (self.continue_ or self.goal != "balanced"):
+            raise PydanticCustomError("combined_goal", "a combined request has no goal and does not continue; leave them out", {})
+        if self.continue_ is not None and self.cursor is not None:
+            raise PydanticCustomError("two_ways_on", "cursor gives further hits, continue more time; send one of them", {})
         if self.combine is not None and (self.feedback or self.translate):
             problem = "feedback and translate change one search; send them without combine"
             raise PydanticCustomError("combined_change", problem, {})
@@ -288,7 +308,12 @@ class SearchAnswer(Edge):
     """verdict: strong, weak or none, with its reason. complete: whether every layer and shard was fully searched,
     and no hit had to be left out because its text could not be read in time. read_as: what the query looks like, with what shows it,
     where the spaces to ask were chosen by that. answerable, with `explain`: how far the query is from what this corpus takes for
-    nonsense, in nats of log odds; below 0 it is taken for that. Null where that was not learnt, or only a part was searched."""
+    nonsense, in nats of log odds; below 0 it is taken for that. Null where that was not learnt, or only a part was searched.
+    certificate: whether more could still come, and what that would change; null of a combined request. continue: of an answer that its time
+    cut off: a request with it goes on where this one ended, for a minute. resumed: whether this one did so; null where that was not asked
+    for, false where what it should have gone on from was not here any more, so that it began anew. plan, with `explain`: how it went."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     corpus: str
     generation: int
@@ -309,6 +334,10 @@ class SearchAnswer(Edge):
     answerable: float | None = None
     feedback: FeedbackInfo | None = None
     translation: TranslationInfo | None = None
+    certificate: Certificate | None = None
+    continue_: Annotated[str | None, Field(alias="continue")] = None
+    resumed: bool | None = None
+    plan: SearchPlan | None = None
 
 
 class DocumentAnswer(Edge):

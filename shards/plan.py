@@ -91,6 +91,8 @@ class SpaceQuery:
     finds: whether it brings documents; if not, it only scores those that other questions of the plan bring, and the plan's `given`.
     model: what turned the text into this question where a model did; bridge: for people, over which other spaces it came; feedback: for
     people, what texts that the caller chose made of it. All are translations, in which something may be lost: `explain` tells them.
+    known: whether an earlier round of the search has its list, moments and coverage, and its scores of the plan's `given`: then it is
+    not searched for, and only scores documents that other questions bring.
     """
 
     space: str
@@ -103,6 +105,7 @@ class SpaceQuery:
     model: str = ""
     bridge: str = ""
     feedback: str = ""
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -174,29 +174,30 @@ class Shard:
         """This shard's candidates for a plan, see `search`."""
         return search([self], plan, budget)
 
-    def find_hits(self, plan: Plan, hits: Sequence[Hits], base: int, budget: Budget) -> "Finding":
-        """Adds each space's best documents to its hits, where this shard's document numbers begin at `base`."""
-        docs, entries = self._scope(plan.where)
-        status: list[LayerStatus] = []
-        for query, found in zip(plan.queries, hits, strict=True):
-            begun = time.monotonic()
-            covered, total = 0, self.n_docs
-            try:
-                if reason := self.reopened(query.space):
-                    state = "failed"
-                else:
-                    # Moments are asked of all questions, and they do not follow the scope: an empty one costs no more than these.
-                    scope = plan.where if query.where is None else And((plan.where, query.where))
-                    own = self._scope(Nothing()) if not query.finds else (docs, entries) if query.where is None else self._scope(scope)
-                    covered, total = self._search_space(query, *own, found, base, budget)
-                    state, reason = self.coverage(query, covered, total, budget)
-            except BadQuery:
-                raise
-            except Exception as error:  # one broken space must not take the others with it: it is reported, and logged
-                logger.exception("shard=%d space=%s event=search_failed", self.number, query.space)
-                state, reason = "failed", f"{type(error).__name__}: {error}"
-            status.append(LayerStatus(query.space, self.number, state, covered, total, reason, time.monotonic() - begun))
-        return Finding(self, base, status, entries)
+    def begin(self, plan: Plan, base: int) -> "Finding":
+        """A search of this shard of which nothing was done yet, where this shard's document numbers begin at `base`."""
+        return Finding(self, base, [], *self._scope(plan.where))
+
+    def find_hits(self, plan: Plan, query: SpaceQuery, found: Hits, search: "Finding", budget: Budget) -> None:
+        """Adds one space's best documents to its hits, and what was covered to the search."""
+        begun = time.monotonic()
+        covered, total = 0, self.n_docs
+        try:
+            if reason := self.reopened(query.space):
+                state = "failed"
+            else:
+                # Moments are asked of all questions, and they do not follow the scope: an empty one costs no more than these.
+                scope = plan.where if query.where is None else And((plan.where, query.where))
+                here = (search.documents, search.entries)
+                own = self._scope(Nothing()) if not query.finds else here if query.where is None else self._scope(scope)
+                covered, total = self._search_space(query, *own, found, search.base, budget)
+                state, reason = self.coverage(query, covered, total, budget)
+        except BadQuery:
+            raise
+        except Exception as error:  # one broken space must not take the others with it: it is reported, and logged
+            logger.exception("shard=%d space=%s event=search_failed", self.number, query.space)
+            state, reason = "failed", f"{type(error).__name__}: {error}"
+        search.status.append(LayerStatus(query.space, self.number, state, covered, total, reason, time.monotonic() - begun))
 
     def reopened(self, space: str) -> str:
         """Tries again to open a space that could not be; returns why it cannot, or nothing."""
@@ -349,12 +350,13 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A shard that was searched. base: its first document number; status: coverage per query of the plan; entries: those in scope of
-    each view, None: all live."""
+    """A shard that is searched. base: its first document number; status: coverage per query of the plan, as far as they were worked on;
+    documents, entries: those in scope of each view, None: all live."""
 
     shard: Shard
     base: int
     status: list[LayerStatus]
+    documents: list[Array] | None
     entries: list[Array] | None
 
     def failed(self, space: str) -> bool:
@@ -373,8 +375,10 @@ def search(shards: Sequence[Shard], plan: Plan, budget: Budget) -> Candidates:
     listed = [h.columns() for h in hits]
     numbers = np.unique(np.concatenate([found.numbers_of(plan.given), *(columns.numbers for columns in listed)]))
     table = Table.of(numbers, listed)
+    given = np.isin(numbers, found.numbers_of(plan.given)) if any(query.known for query in plan.queries) else None
     for s, query in enumerate(plan.queries):
-        found.score(query, numbers, table, s, ~table.generated[:, s], plan.where, budget)
+        wanted = ~table.generated[:, s]
+        found.score(query, numbers, table, s, wanted & ~given if query.known else wanted, plan.where, budget)
     if budget.expired:
         found = found.with_late(plan, numbers, table)
     return found.candidates(numbers, table, hits)
@@ -403,7 +407,7 @@ class Searched:
     def with_late(self, plan: Plan, numbers: Array, table: "Table") -> "Searched":
         """The same, where the time ended: questions that find nothing by themselves have looked at no more than they have scored."""
         status = list(self.status)
-        for s in [s for s, query in enumerate(plan.queries) if not query.finds]:
+        for s in [s for s, query in enumerate(plan.queries) if not query.finds and not query.known]:
             for part, low, high in self._edges(numbers):
                 scored = int(np.count_nonzero(~np.isnan(table.scores[low:high, s])))
                 if scored < high - low and part.status[s].state == "ready":
@@ -440,20 +444,32 @@ class Searched:
 
 
 def find(shards: Sequence[Shard], plan: Plan, hits: Sequence[Hits], budget: Budget) -> Searched:
-    """Each space's best documents of all shards, one shard after the other, added to its hits; some time is kept for scoring them."""
+    """Each space's best documents of all shards, added to its hits; some time is kept for scoring them.
+
+    One question after the other, in the order of the plan, each over all shards: what the time does not suffice for is the last question
+    everywhere, and not all questions of the last shard.
+    """
     finding = Budget(budget.remaining_s - min(SCORING_S, SCORING_SHARE * max(budget.remaining_s, 0.0)))
     found: list[Finding] = []
     status: list[LayerStatus] = []
     base = 0
     for shard in shards:
         if found and finding.expired:
-            reason = "the time budget ended before this shard"
-            status += [LayerStatus(q.space, shard.number, "late", 0, shard.n_docs, reason) for q in plan.queries]
+            late = "the time budget ended before this shard"
+            status += [LayerStatus(q.space, shard.number, "known" if q.known else "late", 0, shard.n_docs, late) for q in plan.queries]
         else:
-            found.append(shard.find_hits(plan, hits, base, finding))
-            status += found[-1].status
+            found.append(shard.begin(plan, base))
             base += shard.n_rows
-    return Searched(found, base, status)
+    for n, (query, own) in enumerate(zip(plan.queries, hits, strict=True)):
+        for i, part in enumerate(found):
+            if query.known:
+                part.status.append(LayerStatus(query.space, part.shard.number, "known", 0, 0))
+            elif (n or i) and finding.expired:  # something was searched: the first question, of the first shard at least
+                reason = "the time budget ended before this question" if not i else "the time budget ended before this shard"
+                part.status.append(LayerStatus(query.space, part.shard.number, "late", 0, part.shard.n_docs, reason))
+            else:
+                part.shard.find_hits(plan, query, own, part, finding)
+    return Searched(found, base, [*(one for part in found for one in part.status), *status])
 
 
 def over(shards: Sequence[Shard], space: str) -> str:

@@ -143,7 +143,7 @@ class LayerStatus:
     """Coverage of one space on one shard: never let "nothing found" be mistaken for "not looked".
 
     state: ready | scoped (built for some paths only, as its spec says) | late (budget ended) | failed | missing (shard or host
-        gone) | absent (not built here).
+        gone) | absent (not built here) | known (of a question that was not searched for, since an earlier round was).
     covered, total: documents (or entries) of the scope looked at, of those there are; reason: why not all, else "".
     """
 

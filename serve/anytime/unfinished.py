@@ -1,0 +1,47 @@
+"""Searches that their time cut off, kept for a while so that they can be taken up where they ended."""
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from shards.errors import BadQuery
+
+if TYPE_CHECKING:
+    from serve.anytime.search import Search
+
+KEPT_S = 60.0  # that a search is kept
+MOST = 256  # that are kept, some hundred kilobytes each; the oldest go first
+
+
+class Unfinished:
+    """Searches by token. clock: seconds. For one event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, most: int = MOST, kept_s: float = KEPT_S):
+        self._clock, self._most, self._kept_s = clock, most, kept_s
+        self._kept: OrderedDict[str, tuple[float, str, Search]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, search: "Search", request: str) -> str:
+        """A token for a search. request: what must be the same of a request that goes on with it."""
+        token = secrets.token_urlsafe(12)
+        self._kept[token] = self._clock() + self._kept_s, request, search
+        while len(self._kept) > self._most or next(iter(self._kept.values()))[0] < self._clock():
+            self._kept.popitem(last=False)
+        return token
+
+    def take(self, token: str, request: str) -> "Search | None":
+        """The search of a token, which is then nobody else's; None where it is not here (any more): another process may have had it.
+
+        Raises BadQuery for a token of another request.
+        """
+        found = self._kept.get(token)
+        if found is None or found[0] < self._clock():
+            return None
+        if found[1] != request:
+            raise BadQuery("`continue` belongs to another request. Send it with the same corpus, query, layers, filters and coupling.")
+        del self._kept[token]
+        return found[2]
