@@ -1,6 +1,7 @@
 """What is found: search, and explain, which says why; the text of a document."""
 
 import sys
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +36,16 @@ from jobs.request_options import (
 )
 from shards.errors import BadQuery
 
+
+class Goal(StrEnum):
+    """As `serve.anytime.planning.Goal`."""
+
+    fast = "fast"
+    balanced = "balanced"
+    precise = "precise"
+    wide = "wide"
+
+
 if TYPE_CHECKING:
     from jobs.connecting import Asked
     from serve.schema import SearchAnswer, SearchRequest
@@ -46,6 +57,7 @@ Wanted = Annotated[int, typer.Option("-k", help="Hits wanted.")]
 Regex = Annotated[str | None, typer.Option("--regex", "-e", help="Regular expression (RE2) that lines must match.")]
 Glob = Annotated[str | None, typer.Option("--glob", "-g", help="Glob to look paths up by.")]
 Form = Annotated[list[str] | None, typer.Option("--form", help='A layer\'s own form, NAME={"key": value}; repeatable.')]
+GoalName = Annotated[Goal | None, typer.Option("--goal", help="What the time is for (balanced).", show_default=False)]
 Weights = Annotated[str | None, typer.Option("--weights", help="What layers count in it: NAME=NUMBER,…, or @FILE (JSON).")]
 
 
@@ -66,6 +78,9 @@ def search(
     where: Where = None,
     k: Wanted = 10,
     budget_ms: Annotated[int | None, typer.Option("--budget-ms", help="Time for the whole answer (2,000; 30,000 with --rerank).")] = None,
+    goal: GoalName = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Show what the cheapest layers have at once, then what others add.")] = False,
+    continue_: Annotated[str | None, typer.Option("--continue", help="Go on where an answer was cut off, as it said.")] = None,
     regex: Regex = None,
     glob: Glob = None,
     image: Annotated[str | None, typer.Option("--image", help="Image to look for: a file, or the content hash of one there.")] = None,
@@ -110,6 +125,8 @@ def search(
             # A model may have to be loaded first, and nobody who asks for it at a desk wants to be told so.
             budget_ms=budget_ms if budget_ms is not None else BUDGET_MS if rerank is None else RERANK_BUDGET_MS,
             cursor=cursor,
+            **({} if goal is None else {"goal": goal.value}),
+            **({} if continue_ is None else {"continue": continue_}),
             generation=generation,
             coupling=coupling,
             weights=weighed(weights),
@@ -118,7 +135,7 @@ def search(
             explain=explain,
             context=lines_around(before, after, around),
         )
-        answered(asked, request, state, as_json, color, paged, every, oneline)
+        answered(asked, request, state, as_json, color, paged, every, oneline, stream)
 
 
 def answered(
@@ -130,13 +147,16 @@ def answered(
     paged: bool | None = None,
     every: float | None = None,
     oneline: bool = False,
+    stream: bool = False,
 ) -> None:
     """Ask, show, and end with the code that says whether something was found."""
+    if stream and every is not None:
+        raise BadQuery("--stream and --watch both draw again and again. Give one of them.")
     if as_json and every is None:
         from jobs.terminal import print_json
 
-        found = asked.search(request)
-        print_json(found.model_dump(mode="json"))
+        for found in asked.search_stream(request) if stream else (asked.search(request),):
+            print_json(found.model_dump(mode="json"))
         raise typer.Exit(0 if found.hits else 1)
     from jobs import render
     from jobs.terminal import Screen, shown
@@ -154,6 +174,10 @@ def answered(
         from jobs.watching import watch
 
         found = watch(lambda: asked.search(request), draw, every, color.value, (lambda it: it.model_dump(mode="json")) if as_json else None)
+    elif stream:
+        from jobs.watching import grow
+
+        found = grow(asked.search_stream(request), draw, color.value)
     else:
         found = asked.search(request)
         with shown(color.value, paged) as out:

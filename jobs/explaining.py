@@ -64,5 +64,13 @@ def spaces(out: Console, found: SearchAnswer) -> None:
             weighed.add_row(escape(_name(info.name, {}, info.part)), *learnt, *moments, f"{known.n_units:,}")
     if weighed.row_count:
         put(out, weighed)
+    if found.plan is not None:
+        planned = table("layer", "round", "expected ms", "took ms", "may change", "why not")
+        for space in found.plan.spaces:
+            row = ("" if space.round is None else str(space.round), f"{space.expected_ms:.1f}", number(space.took_ms, ".1f"))
+            planned.add_row(escape(space.layer), *row, f"{100 * space.change:.0f} %", escape(space.reason))
+        put(out, planned)
+        rounds = f"{found.plan.rounds} round{'s' if found.plan.rounds != 1 else ''}"
+        out.print(Text(f"goal {found.plan.goal}: {rounds}; {found.plan.stopped}", "dim"))
     steps = ", ".join(f"{step} {ms:.1f}" for step, ms in found.timings_ms.items() if not step.startswith("layer "))
     out.print(Text(f"ms: {steps}", "dim"))

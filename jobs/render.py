@@ -76,6 +76,12 @@ def answer(out: Screen, found: SearchAnswer, places: Places, explain: bool = Fal
         out.print(Text(coupled(found), "dim"))
     if found.rerank is not None:
         out.print(Text(last_stage(found.rerank), "dim" if found.rerank.state == "done" else "yellow"))
+    if (kept := found.certificate) is not None and not kept.final:
+        out.print(Text(f"not final: {kept.because}", "yellow"))
+        if found.continue_:
+            out.print(Text(f"go on: --continue {found.continue_}", "dim"))
+    if found.resumed is False:
+        out.print(Text("begun anew: what was to be continued is not kept any more", "yellow"))
     if found.cursor and found.hits:
         out.print(Text(f"more: --cursor {found.cursor}", "dim"))
     if explain:

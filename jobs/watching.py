@@ -84,6 +84,29 @@ def watch(
     return found
 
 
+def grow(answers: Iterator[T], draw: Draw[T], color: str = "auto") -> T:
+    """Draws answers to one question as they come, each over the one before; the last stays, on the terminal's own screen. Elsewhere only
+    that is drawn. Returns it; raises what the answers raise. Ctrl-C takes the last one that came."""
+    out = console(color)
+    over = out.is_terminal and sys.stdout.isatty()
+    found: T | None = None
+    with ExitStack() as screen:
+        try:
+            for number, answer in enumerate(answers, 1):
+                if over and found is None:
+                    screen.enter_context(whole_screen(out))
+                found = answer
+                if over:
+                    out.file.write(frame(f"answer {number}", drawn(draw, answer, out), out.width, out.height))
+                    out.file.flush()
+        except KeyboardInterrupt:
+            if found is None:
+                raise
+    assert found is not None, "a search has an answer"
+    draw(out, found)
+    return found
+
+
 @contextmanager
 def whole_screen(out: Screen) -> Iterator[None]:
     """The terminal's other screen, without a cursor; the first one comes back as it was."""

@@ -15,7 +15,7 @@ import sondage
 from cluster.batching import Overloaded
 from serve.client.async_http import AsyncClient
 from serve.client.http import Client
-from serve.client.streams import Lines
+from serve.client.streams import AnswerLines, Lines
 from shards import pushlog
 from shards.errors import NotFound, SondageError
 from shards.store import open_store
@@ -57,7 +57,7 @@ def test_the_engine_takes_what_the_client_takes():
     engine, client = public(sondage.Engine), public(Client)
     for name in ("put", "put_many", "delete", "document", "media", "status", "query", "query_rows", "explain_query", "nlql_schema"):
         assert [*engine[name].parameters] == [*client[name].parameters], name
-    for name in ("search", "combine", "suggest_terms"):  # whose time is `budget_ms` alone, as nothing lies between
+    for name in ("search", "search_stream", "combine", "suggest_terms"):  # whose time is `budget_ms` alone, as nothing lies between
         assert [*engine[name].parameters] == [each for each in client[name].parameters if each != "timeout_s"], name
 
 
@@ -159,6 +159,34 @@ def test_rows_without_an_end_are_a_broken_answer_and_an_error_among_them_is_rais
         Lines().take(b'{"error": {"kind": "not_found", "message": "Gone."}}\n')
     with pytest.raises(sondage.SondageError, match="does not understand"):
         Lines().take(b"{]\n")
+
+
+def test_answers_grow_until_the_last_over_http_as_lines_and_as_events_and_in_process(server, tmp_path):
+    asked = {"query": "colour", "corpus": "rocks", "budget_ms": 20_000}
+    with sondage.connect(server) as client:
+        answers = list(client.search_stream(**asked))
+        whole = client.search(**asked)
+        assert answers[-1].hits == whole.hits and answers[-1].certificate.final
+        assert not any(answer.certificate.final for answer in answers[:-1])
+        stopped = client.search_stream(**asked)
+        assert next(stopped).corpus == "rocks"
+        stopped.close()
+        with pytest.raises(NotFound):
+            next(client.search_stream("x", "nowhere"))
+    events = httpx.post(f"{server}/v1/search", json=asked, headers={"accept": "text/event-stream"}).text
+    names = [line.removeprefix("event: ") for line in events.splitlines() if line.startswith("event: ")]
+    assert names == ["answer"] * (len(names) - 1) + ["end"] and events.endswith("}\n\n")
+    with sondage.Engine(tmp_path / "store", cache=tmp_path / "cache") as engine:
+        engine.put("a", "Granite is hard.", corpus="c", layers=["bm25"], wait=True)
+        assert [hit.entries[0].path for hit in list(engine.search_stream("granite", "c", keep_all=True))[-1].hits] == ["a"]
+
+
+def test_answers_without_a_last_one_are_a_broken_answer():
+    lines = AnswerLines()
+    with pytest.raises(sondage.SondageError, match="broke before the last answer"):
+        lines.end("http://x")
+    with pytest.raises(NotFound, match="Gone"):
+        AnswerLines().take(b'{"error": {"kind": "not_found", "message": "Gone."}}\n')
 
 
 def test_rows_come_one_by_one_and_then_what_is_said_of_all(server):

@@ -134,6 +134,9 @@ async def tour(client: Any, corpus: str) -> None:
     await done(client.delete("c", **push))
     link = await done(client.search("granite", corpus, k=3, layers=["bm25", "text"], paths=["a/*"], where={"n": 1}, explain=True))
     assert link.hits[0].hash == made.hash
+    growing = client.search_stream("granite", corpus, goal="precise")
+    grown = [answer async for answer in growing] if hasattr(growing, "__aiter__") else list(growing)
+    assert grown[-1].certificate.final and grown[-1].hits[0].hash == made.hash
     forms = {"text": {"pattern": "gran.te", "regex": True}}
     await done(client.search("", corpus, forms=forms, context={"before": 1}, weights={"text": 2.0}, coupling="rrf:k=2", keep_all=True))
     await done(client.search("granite", corpus, feedback=[f"{made.hash}:0-7"], generation=link.generation))

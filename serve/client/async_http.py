@@ -17,12 +17,12 @@ from .calls import Call
 from .opening import CONNECTIONS, Opening
 from .pushing import Item, Joined, joined, parameters, portions_async
 from .refusals import unreachable
-from .streams import AsyncRowStream, Lines
+from .streams import AnswerLines, AsyncRowStream, Lines
 from .tries import Answer, Retries
 
 if TYPE_CHECKING:
     from serve.feedback_schema import Span, TermsAnswer
-    from serve.nlql.schema import QueryAnswer, Row
+    from serve.nlql.schema import QueryAnswer
 
     from .calls import Asked
 
@@ -66,6 +66,12 @@ class AsyncClient:
     ) -> SearchAnswer:
         """As `Client.search`."""
         return await self._call(calls.search(as_request(query, corpus, fields)), timeout_s)
+
+    def search_stream(
+        self, query: str | SearchRequest = "", corpus: str = "", *, timeout_s: float | None = None, **fields: Any
+    ) -> "AsyncGenerator[SearchAnswer, None]":
+        """As `Client.search_stream`: not awaited, but iterated over."""
+        return self._rows(calls.search_stream(as_request(query, corpus, fields)), AnswerLines(), timeout_s)
 
     async def combine(self, tree: Mapping[str, Any], corpus: str, *, timeout_s: float | None = None, **fields: Any) -> SearchAnswer:
         """As `Client.combine`."""
@@ -226,7 +232,7 @@ class AsyncClient:
             await self._sleep(pause_s)
             tries.again()
 
-    async def _rows(self, call: Call[bytes], lines: Lines, timeout_s: float | None) -> "AsyncGenerator[Row, None]":
+    async def _rows(self, call: Call[bytes], lines: "Lines | AnswerLines", timeout_s: float | None) -> "AsyncGenerator[Any, None]":
         tries, begun = self._opening.tries(call, timeout_s), False
         while True:
             try:

@@ -73,6 +73,15 @@ def search(request: SearchRequest) -> Call[SearchAnswer]:
     return replace(call, shorter=lambda seconds: search(request.model_copy(update={"budget_ms": _budget_ms(seconds, request.budget_ms)})))
 
 
+def search_stream(request: SearchRequest) -> Call[bytes]:
+    """The same, answered again and again, better each time (`streams`)."""
+    headers = {**JSON, "accept": LINES_TYPE}
+    return replace(
+        Call("POST", "/v1/search", bytes, request.budget_ms / 1e3, SLACK_S, (), headers, _asked(request)),
+        shorter=lambda seconds: search_stream(request.model_copy(update={"budget_ms": _budget_ms(seconds, request.budget_ms)})),
+    )
+
+
 def query(request: "QueryRequest") -> "Call[QueryAnswer]":
     """A query of NLQL, or its plan."""
     from serve.nlql.schema import QueryAnswer

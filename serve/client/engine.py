@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from .pushing import Item, line_of, parameters
 from .streams import RowStream
 
 if TYPE_CHECKING:
+    from serve.anytime.streaming import Growing
     from serve.nlql.schema import QueryAnswer, QueryRequest
     from shards.nlql.ir import Query
 
@@ -114,6 +115,19 @@ class Engine:
     def search(self, query: str | SearchRequest = "", corpus: str = "", **fields: Any) -> SearchAnswer:
         """As `Client.search`. What the corpus's first search has to open, on disk and of models, is not taken from its budget."""
         return self._wait(self._search(as_request(query, corpus, fields)))
+
+    def search_stream(self, query: str | SearchRequest = "", corpus: str = "", **fields: Any) -> "Generator[SearchAnswer, None, None]":
+        """As `Client.search_stream`."""
+        request = as_request(query, corpus, fields)
+        self._wait(self._coordinator.open(request))
+        answers = self._coordinator.search_stream(request)
+        try:
+            is_last = False
+            while not is_last:
+                answer, is_last = self._wait(_next(answers))
+                yield answer
+        finally:
+            self._wait(answers.aclose())
 
     def combine(self, tree: Mapping[str, Any], corpus: str, **fields: Any) -> SearchAnswer:
         """As `Client.combine`."""
@@ -274,6 +288,10 @@ class Engine:
         except BaseException:  # also Ctrl-C: nobody wants the answer any more
             future.cancel()
             raise
+
+
+async def _next(answers: "AsyncGenerator[Growing, None]") -> "Growing":
+    return await anext(answers)
 
 
 def _timed(fields: Mapping[str, Any], timeout_s: float | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from .calls import Call
 from .opening import CONNECTIONS, Opening
 from .pushing import Item, Joined, joined, parameters, portions
 from .refusals import Refused, Unreachable, unreachable
-from .streams import Lines, RowStream
+from .streams import AnswerLines, Lines, RowStream
 from .tries import Answer, Retries
 
 if TYPE_CHECKING:
@@ -75,6 +75,13 @@ class Client:
         timeout_s: for all tries and the pauses between them; none: `budget_ms`, beside 10 s for the network.
         """
         return self._call(calls.search(as_request(query, corpus, fields)), timeout_s)
+
+    def search_stream(
+        self, query: str | SearchRequest = "", corpus: str = "", *, timeout_s: float | None = None, **fields: Any
+    ) -> "Generator[SearchAnswer, None, None]":
+        """The same, answered as soon as the cheapest layers have something, and again whenever others have added to it. The last answer is
+        that of `search`. Who stops before closes the generator: then nothing more is searched for."""
+        return self._stream(calls.search_stream(as_request(query, corpus, fields)), AnswerLines(), timeout_s)
 
     def combine(self, tree: Mapping[str, Any], corpus: str, *, timeout_s: float | None = None, **fields: Any) -> SearchAnswer:
         """Several searches as one: `{"union": [{"search": {…}}, …]}`. Other arguments as of `search`."""
@@ -247,6 +254,9 @@ class Client:
             tries.again()
 
     def _rows(self, call: Call[bytes], lines: Lines, timeout_s: float | None) -> "Generator[Row, None, None]":
+        yield from self._stream(call, lines, timeout_s)
+
+    def _stream(self, call: Call[bytes], lines: "Lines | AnswerLines", timeout_s: float | None) -> "Generator[Any, None, None]":
         tries, begun = self._opening.tries(call, timeout_s), False
         while True:
             try:

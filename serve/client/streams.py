@@ -1,4 +1,5 @@
-"""Rows as they come: one JSON object a line, the last of which is the answer without its rows."""
+"""Answers as they come, one JSON object a line: rows, the last line being the answer without them; or answers to one search, each better
+than the one before."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from types import TracebackType
@@ -12,6 +13,7 @@ from .refusals import Unreachable, of_problem
 
 if TYPE_CHECKING:
     from serve.nlql.schema import QueryAnswer, Row
+    from serve.schema import SearchAnswer
 
 
 class Lines:
@@ -46,6 +48,37 @@ class Lines:
         except (ValidationError, ValueError, KeyError, TypeError) as error:
             raise not_understood(f"a line of rows: {error}") from error
         return None
+
+
+class AnswerLines:
+    """Pieces of a body as the answers to one search that are complete, the last of which knows all. No I/O."""
+
+    def __init__(self) -> None:
+        self._held, self._ended = b"", False
+
+    def take(self, piece: bytes) -> "list[SearchAnswer]":
+        """The answers that end in this piece. Raises the error that the server met after it had begun to answer."""
+        *complete, self._held = (self._held + piece).split(b"\n")
+        return [self._answer(line) for line in complete if line.strip()]
+
+    def end(self, url: str) -> "list[SearchAnswer]":
+        """What is left when nothing more comes. Raises Unreachable where the last answer is missing."""
+        answers = self.take(b"\n")
+        if not self._ended:
+            raise Unreachable(f"The connection to {url} broke before the last answer. Those so far say what they lack; ask again.")
+        return answers
+
+    def _answer(self, line: bytes) -> "SearchAnswer":
+        from serve.schema import SearchAnswer
+
+        try:
+            value = from_json(line)
+            if "error" in value:
+                raise of_problem(value["error"], 500)
+            self._ended = "end" in value
+            return SearchAnswer.model_validate(value["end" if self._ended else "answer"])
+        except (ValidationError, ValueError, KeyError, TypeError) as error:
+            raise not_understood(f"a line of answers: {error}") from error
 
 
 class RowStream:
