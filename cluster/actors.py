@@ -8,12 +8,13 @@ import ray
 from ray.actor import ActorClass, ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cluster.building import CONTROL, ONE_THREAD, BuilderWork
 from cluster.host import Host
+from cluster.pauses import keep_short
 from cluster.settings import HostSettings
 from cluster.sockets import listening
 
 PREFIX = "host-"
-CONTROL = "control"  # concurrency group of pings: answered within milliseconds however many searches run
 # Calls that may run at once, from all coordinators together: 2 searches, 2 details and the odd document from each of a few.
 # The search threads are bounded by HostSettings.threads; waiting for a file to download costs a thread but no core.
 MAX_CONCURRENCY = 16
@@ -27,7 +28,7 @@ def remote_host(cls: type) -> ActorClass:
     """
     return ray.remote(
         num_cpus=0.01, max_restarts=-1, max_task_retries=0, max_concurrency=MAX_CONCURRENCY, concurrency_groups={CONTROL: 1}
-    )(listening(cls))
+    )(listening(cls, keep_short))
 
 
 HostActor = remote_host(Host)
@@ -36,6 +37,25 @@ HostActor = remote_host(Host)
 def remote_worker(cls: type, **options: Any) -> ActorClass:
     """A worker class of an indexing pool as an actor: restarted when killed, its calls repeated, so they must be idempotent."""
     return ray.remote(**{"num_cpus": 1, "max_restarts": -1, "max_task_retries": 3, **options})(cls)
+
+
+BuilderActor = ray.remote(  # what it was at when it was killed, the next call does: nothing is repeated by itself
+    num_cpus=0.01, max_restarts=-1, max_task_retries=0, concurrency_groups={CONTROL: 1}, runtime_env={"env_vars": ONE_THREAD}
+)(BuilderWork)
+
+
+def start_builders(n: int, settings: HostSettings, memory_bytes: int = 1 << 29) -> list[ActorHandle]:
+    """A pool of builders of spaces, wherever there is memory for them; they end with the process that started them.
+
+    Their `hold` and `pid` are answered beside the work.
+    """
+    actor = BuilderActor.options(memory=memory_bytes)
+    return [actor.remote(settings) for _ in range(n)]
+
+
+def stop_builder(actor: ActorHandle) -> None:
+    """End one for good."""
+    ray.kill(actor)
 
 
 def settings_digest(settings: HostSettings) -> str:

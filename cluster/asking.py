@@ -213,6 +213,7 @@ class Asking:
             return Part(node, shards, answer)
         except TimeoutError as error:
             outcome = "late"
+            self.cancel(node, work.method, key)
             return Part(node, shards, error=error)
         except HostAway as error:
             outcome = "failed"

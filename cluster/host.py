@@ -28,6 +28,7 @@ from shards.layers.contract import Resources
 from shards.memory import mapped, private_bytes, process_bytes
 from shards.nlql.answers import RowAnswer, unlooked
 from shards.nlql.plan import RowPlan
+from shards.on_the_fly import OnTheFly
 from shards.plan import Everything, Plan, Predicate, SpaceQuery
 from shards.plugins import PROCESS, Plugins, load
 from shards.references import erased_files
@@ -44,7 +45,8 @@ Request, Answer = TypeVar("Request"), TypeVar("Answer")
 GENERATIONS_KEPT = 4
 # How long a search waits for the one before it. Most take a few milliseconds in hundreds of short compiled loops: two at once take
 # the interpreter's lock from each other at every one of them, which cost 64 clients half of their answers. Long ones overlap.
-TURN_S = 0.01
+TURN_S, TURN_SHARE = 0.01, 0.2
+GIVEN_UP_KEPT = 1_024  # searches that were given up before they came, and those that had ended
 # What is in memory is measured when other shards are open and every so often, but takes no more than this share of the time: hosts
 # are asked every second, and it takes 1 to 4 ms for each GB and 0.1 ms for each reader.
 MEMORY_S, MEMORY_SHARE = 5.0, 0.01
@@ -78,7 +80,8 @@ class RowsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DetailsRequest:
-    """What result rows need of documents: content hash -> spans to show. queries: of derived spaces, whose texts are shown too."""
+    """What result rows need of documents: content hash -> spans to show. queries: of derived spaces, whose texts are shown too.
+    budget_s: documents that there is no time for are left out."""
 
     corpus: str
     generation: int
@@ -88,6 +91,7 @@ class DetailsRequest:
     excerpt_size: int | LinesAround = EXCERPT_BYTES
     where: Predicate = field(default_factory=Everything)
     queries: tuple[SpaceQuery, ...] = ()
+    budget_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +151,14 @@ class Host:
         self._started = time.time()
         self._work = Work(threads)
         self._budgets: dict[int, Budget] = {}  # of searches in hand, by key
+        self._given_up: OrderedDict[int, None] = OrderedDict()  # keys that nobody waits for, and that were not in hand then
         self._clock = clock
         self._attended: dict[str, tuple[float, float]] = {}  # by corpus: when a coordinator last said what it wants; the time that counts
         self._wanted: dict[tuple[str, int, int], float] = {}  # when a shard was last wanted or asked for, in the time that counts
         self._memory: dict[str, dict[str, dict[str, int | None]]] = {}
         self._measured: tuple[tuple[str, int, int], ...] = ()  # the shards that were open then
         self._measured_at, self._measuring_s = -math.inf, 0.0
+        self._on_the_fly = OnTheFly()
         self._erased: set[str] = set()  # notes of erasures that this process has acted on
 
     # --- opening -----------------------------------------------------------------------------------------------------------
@@ -273,6 +279,9 @@ class Host:
         budgets = [Budget(request.plan.budget_s) for request in requests]
         keys = {request.key: budget for request, budget in zip(requests, budgets, strict=True) if request.key}
         self._budgets |= keys
+        for key, budget in keys.items():  # after they are in hand: whoever gives one up sees either that, or is seen here
+            if key in self._given_up:
+                self._end(key, budget)
         try:
             with self._work.in_hand(len(requests)):
                 if len(requests) == 1 or self._usual_s < TURN_S:
@@ -283,15 +292,24 @@ class Host:
                 self._budgets.pop(key, None)
 
     def cancel(self, keys: Iterable[int]) -> None:
-        """Nobody waits for these searches any more: their time is over."""
+        """Nobody waits for these searches any more: their time is over, also of those that only come (calls overtake one another)."""
         for key in keys:
+            with self._lock:
+                self._given_up[key] = None
+                while len(self._given_up) > GIVEN_UP_KEPT:
+                    self._given_up.popitem(last=False)
             if (budget := self._budgets.get(key)) is not None:
-                budget.deadline = -math.inf
+                self._end(key, budget)
+
+    def _end(self, key: int, budget: Budget) -> None:
+        budget.deadline = -math.inf
+        with self._lock:
+            self._given_up.pop(key, None)
 
     @contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        """Alone, or beside others that have taken long."""
-        alone = self._turn.acquire(timeout=TURN_S)
+    def _in_turn(self, budget: Budget) -> Iterator[None]:
+        """Alone, or beside others that have taken long; the wait costs no more than a share of the time there is."""
+        alone = self._turn.acquire(timeout=max(min(TURN_S, TURN_SHARE * budget.remaining_s), 0.0))
         try:
             yield
         finally:
@@ -305,7 +323,7 @@ class Host:
         return self._timed(self._rows_now, request, budget)
 
     def _timed(self, answer: Callable[[Request, Budget], Answer], request: Request, budget: Budget) -> Answer:
-        with self._in_turn():
+        with self._in_turn(budget):
             begun = time.monotonic()
             with self._work.running():
                 found = answer(request, budget)
@@ -337,12 +355,15 @@ class Host:
         plan = request.plan
         opened, reasons = self._opened(request)
         failed = [unsearched(plan, [number], "failed", reason) for number, reason in reasons.items()]
-        answer = search if plan.deeper is None else deepen
-        found = answer(opened, plan, budget) if opened else nothing(len(plan.queries))
+        found = nothing(len(plan.queries))
+        if opened:
+            found = search(opened, plan, budget, self._on_the_fly) if plan.deeper is None else deepen(opened, plan, budget)
         if failed:
             found = merge([found, *failed], plan.n_candidates, plan.given)
         details: dict[bytes, Detail] = {}
         for row in leaders(found, plan.n_details):
+            if budget.expired:  # the coordinator asks for what is missing, if it has the time
+                break
             document = found.hashes[row].tobytes()
             matched = found.scores[row] > float("-inf")
             spans = list(zip(found.starts[row][matched].tolist(), found.ends[row][matched].tolist(), strict=True))
@@ -357,15 +378,18 @@ class Host:
         return shard.detail(document, spans, wanted.words, wanted.excerpt_size, wanted.where, wanted.queries)
 
     def details(self, requests: Sequence[DetailsRequest]) -> list[dict[bytes, Detail]]:
-        """Entries and excerpts of documents, per request; documents that are not here are left out."""
+        """Entries and excerpts of documents, per request; documents that are not here, or that the time ends before, are left out.
+
+        They wait for no search: they come last, and take 0.1 ms each.
+        """
         answers = []
-        for request in requests:
-            found = {}
-            with self._in_turn():
-                for document, spans in request.spans.items():
-                    detail = self._detail(request, document, spans, request)
-                    if detail is not None:
-                        found[document] = detail
+        for request, budget in zip(requests, [Budget(request.budget_s) for request in requests], strict=True):
+            found: dict[bytes, Detail] = {}
+            for document, spans in request.spans.items():
+                if budget.expired:
+                    break
+                if (detail := self._detail(request, document, spans, request)) is not None:
+                    found[document] = detail
             answers.append(found)
         return answers
 
@@ -446,5 +470,7 @@ def _first_words(shard: Shard) -> str:
 
 def unsearched(plan: Plan, shards: Sequence[int], state: str, reason: str, total: int = 0) -> Candidates:
     """The honest answer for shards that were not looked at: no documents, and coverage that says so for every space."""
-    status = [LayerStatus(query.space, number, state, 0, total, reason) for query in plan.queries for number in shards]
+    status = [
+        LayerStatus(query.space, number, "known" if query.known else state, 0, total, reason) for query in plan.queries for number in shards
+    ]
     return nothing(len(plan.queries), status)

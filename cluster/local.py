@@ -1,6 +1,7 @@
 """The same interface without Ray: one host in this process, its searches in threads."""
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,36 +23,38 @@ Result = TypeVar("Result")
 class LocalSearcher:
     """`Searcher` over one in-process host.
 
-    threads: calls that run at once; more wait. queue: how many may wait before callers are refused (429).
+    threads: calls that run at once; more wait. queue: how many may wait before callers are refused (429). Details have a thread of their
+    own: a search that has found its hits must not wait, at its deadline, for others that have only begun.
     """
 
     def __init__(self, host: Host, threads: int = 2, queue: int = 256):
         self._host, self._threads, self._max_queue = host, threads, queue
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="local")
+        self._searches = _Threads(threads, "local")
+        self._details = _Threads(1, "details")
         self._under_way = 0  # calls that run or wait for a thread
-        self._free = asyncio.Semaphore(threads)
+        self._keys = itertools.count(1)
 
     async def search(self, corpus: str, generation: int, n_shards: int, plan: Plan) -> list[Candidates]:
-        shards = tuple(range(n_shards))
+        shards, key = tuple(range(n_shards)), next(self._keys)
 
         def work(remaining_s: float) -> list[Candidates]:
             # Details at once would spare a journey where there is one; here they are only asked for what is shown.
             asked = replace(plan, budget_s=without_return(remaining_s), n_details=0)
-            return self._host.search([HostRequest(corpus, generation, shards, asked)])
+            return self._host.search([HostRequest(corpus, generation, shards, asked, key)])
 
         try:
-            return await self._run(work, plan.budget_s)
+            return await self._run(work, plan.budget_s, self._searches, key)
         except TimeoutError:
             return [unsearched(plan, shards, "late", f"this process: no answer within {plan.budget_s:.3g} s")]
 
     async def rows(self, corpus: str, generation: int, n_shards: int, plan: RowPlan) -> list[RowAnswer]:
-        shards = tuple(range(n_shards))
+        shards, key = tuple(range(n_shards)), next(self._keys)
 
         def work(remaining_s: float) -> list[RowAnswer]:
-            return self._host.rows([RowsRequest(corpus, generation, shards, replace(plan, budget_s=without_return(remaining_s)))])
+            return self._host.rows([RowsRequest(corpus, generation, shards, replace(plan, budget_s=without_return(remaining_s)), key)])
 
         try:
-            return await self._run(work, plan.budget_s)
+            return await self._run(work, plan.budget_s, self._searches, key)
         except TimeoutError:
             reason = f"this process: no answer within {plan.budget_s:.3g} s"
             return [RowAnswer(status=unlooked(plan, shards, "late", reason))]
@@ -68,9 +71,14 @@ class LocalSearcher:
         budget_s: float = 10.0,
         queries: Sequence[SpaceQuery] = (),
     ) -> dict[bytes, Detail]:
-        request = DetailsRequest(corpus, generation, tuple(range(n_shards)), dict(spans), words, excerpt_size, where, tuple(queries))
+        shards = tuple(range(n_shards))
+
+        def work(remaining_s: float) -> list[dict[bytes, Detail]]:
+            asked = DetailsRequest(corpus, generation, shards, dict(spans), words, excerpt_size, where, tuple(queries), remaining_s)
+            return self._host.details([asked])
+
         try:
-            return (await self._run(lambda _s: self._host.details([request]), budget_s))[0]
+            return (await self._run(work, budget_s, self._details))[0]
         except TimeoutError:
             return {}
 
@@ -85,7 +93,7 @@ class LocalSearcher:
         budget_s: float = 10.0,
     ) -> DocumentText:
         try:
-            return await self._run(lambda _s: self._host.document(corpus, generation, document, start, end), budget_s)
+            return await self._run(lambda _s: self._host.document(corpus, generation, document, start, end), budget_s, self._searches)
         except TimeoutError:
             raise StoreError(
                 f"Document {document.hex()} of corpus {corpus!r} could not be read within {budget_s:.3g} s. Allow it more time."
@@ -94,7 +102,7 @@ class LocalSearcher:
     async def warm(
         self, corpus: str, generation: int, n_shards: int, replicas: int | None = None, size_bytes: Sequence[int] | None = None
     ) -> Opened:
-        return await self._run(lambda _s: self._host.warm(corpus, generation, range(n_shards)), None)
+        return await self._run(lambda _s: self._host.warm(corpus, generation, range(n_shards)), None, self._searches)
 
     async def status(self) -> dict[str, Any]:
         calls = {"queue": max(0, self._under_way - self._threads), "in_flight": min(self._under_way, self._threads)}
@@ -102,29 +110,41 @@ class LocalSearcher:
 
     def close(self) -> None:
         """Waits for the threads."""
-        self._pool.shutdown()
+        self._searches.pool.shutdown()
+        self._details.pool.shutdown()
 
-    async def _run(self, work: Callable[[float], Result], budget_s: float | None) -> Result:
+    async def _run(self, work: Callable[[float], Result], budget_s: float | None, threads: "_Threads", key: int = 0) -> Result:
         """Work in a thread, told how many seconds are left when it gets one. Raises TimeoutError, Overloaded, or what it raised.
 
-        A caller who gives up leaves the thread running, so its place is free only when the work has ended.
+        A caller who gives up leaves the thread running, so its place is free only when the work has ended; the host is told that nobody
+        waits for it. key: what it knows the work by, 0: it cannot be told.
         """
         if self._under_way >= self._threads + self._max_queue:
             raise Overloaded(f"{self._max_queue} calls are waiting for this process, the limit. Try again in a moment.")
         loop = asyncio.get_running_loop()
         self._under_way += 1
-        begun = loop.time()
+        begun, future = loop.time(), None
         try:
             async with asyncio.timeout(budget_s):
-                await self._free.acquire()
+                await threads.free.acquire()
                 remaining_s = math.inf if budget_s is None else budget_s - (loop.time() - begun)
-                future = loop.run_in_executor(self._pool, work, remaining_s)
-                future.add_done_callback(self._done)
+                future = loop.run_in_executor(threads.pool, work, remaining_s)
+                future.add_done_callback(threads.done)
                 return await asyncio.shield(future)
         finally:
             self._under_way -= 1
+            if key and future is not None and not future.done():
+                self._host.cancel([key])
 
-    def _done(self, future: "asyncio.Future[Any]") -> None:
-        self._free.release()
+
+class _Threads:
+    """So many threads of one name. free: those that nothing runs in."""
+
+    def __init__(self, n: int, name: str):
+        self.pool = ThreadPoolExecutor(n, thread_name_prefix=name)
+        self.free = asyncio.Semaphore(n)
+
+    def done(self, future: "asyncio.Future[Any]") -> None:
+        self.free.release()
         if not future.cancelled():
             future.exception()  # looked at, in case nobody waits any more

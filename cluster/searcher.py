@@ -449,6 +449,8 @@ def _is_task_error(error: Exception) -> bool:
 
 
 def _limit(request: Any, seconds: float) -> Any:
-    """A search or query with what is left of its time. Details have no budget of their own: they are one read per document."""
+    """What is asked, with what is left of its time."""
+    if isinstance(request, DetailsRequest):
+        return replace(request, budget_s=seconds)
     timed = isinstance(request, HostRequest | RowsRequest)
     return replace(request, plan=replace(request.plan, budget_s=seconds)) if timed else request

@@ -14,7 +14,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -132,13 +132,15 @@ def _is_same_user(connection: socket.socket) -> bool:
     return _CREDENTIALS.unpack(credentials)[1] == os.geteuid()
 
 
-def listening(cls: type) -> type:
-    """A host class whose processes may also be asked over a socket; where they listen is part of their status."""
+def listening(cls: type, begin: Callable[[], None] = lambda: None) -> type:
+    """A host class whose processes may also be asked over a socket; where they listen is part of their status. begin: called in each of
+    them once its host is made."""
 
     class Listening(cls):
         def __init__(self, *args: Any, **kwargs: Any):
             super().__init__(*args, **kwargs)
             self._server = SocketServer(self, METHODS) if AVAILABLE else None
+            begin()
 
         def status(self) -> dict[str, Any]:
             return super().status() | ({"socket": self._server.address} if self._server else {})

@@ -22,7 +22,9 @@ late-recall  late interaction beside dense on --dataset: nDCG@10, and the recall
 nlql     NLQL beside python-nlql in --peer DIR, over --units with given vectors: ingestion, queries, peak memory, and ratios beside goals
 fuzz     random queries of NLQL, right and broken, asked of an engine: rows or a placed error, never another exception, the slowest
 cluster  four nodes over --passages: 4 -> 8 -> 2 shards under load, --clients at once for --seconds, what a thousand shards would cost
+anytime  what an answer is worth within a time, whether it comes by then, how soon a new corpus answers, and with processes killed
 histories  random histories of changes, crashes, kills, failures and jobs at once, each checked against an index from scratch
+freshness  what it costs to see whether files are what was indexed: seconds of a look at all, milliseconds that a check adds to searches
 imports  time to import each package; beside an empty interpreter
 """
 
@@ -39,12 +41,16 @@ if not __package__:
     sys.path[:1] = [str(Path(__file__).resolve().parent.parent)]
 
 from jobs.arguments import Parser
+from jobs.bench_anytime import PARTS as ANYTIME_PARTS
+from jobs.bench_anytime import bench_anytime
 from jobs.bench_bm25s import bench_bm25s
+from jobs.bench_budgets import bench_budgets
 from jobs.bench_cluster import STAGES, bench_cluster, stages
 from jobs.bench_context import bench_context
 from jobs.bench_feedback import bench_feedback
 from jobs.bench_filter import bench_filter
 from jobs.bench_formats import bench_formats
+from jobs.bench_freshness import bench_freshness
 from jobs.bench_fusion import bench_fusion
 from jobs.bench_fuzz import bench_fuzz
 from jobs.bench_http import SERVERS, bench_http
@@ -57,7 +63,7 @@ from jobs.bench_paths import bench_paths
 from jobs.bench_push import bench_push
 from jobs.bench_query import bench_query
 from jobs.bench_spaces import SPACES, bench_spaces, sized
-from jobs.bench_structure import PARTS, bench_structure, parts
+from jobs.bench_structure import PARTS, bench_structure
 from jobs.bench_upsert import bench_upsert
 from jobs.bench_verdict import N_NONSENSE, bench_verdict
 from jobs.failing import STOPPED, tell
@@ -86,7 +92,10 @@ BENCHES: dict[str, Callable[[Progress, argparse.Namespace], dict[str, Any]]] = {
     "nlql": bench_nlql,
     "fuzz": bench_fuzz,
     "cluster": bench_cluster,
+    "anytime": bench_anytime,
+    "budgets": bench_budgets,
     "histories": bench_histories,
+    "freshness": bench_freshness,
     "imports": bench_imports,
 }
 
@@ -112,6 +121,15 @@ def whole_numbers(text: str) -> list[int]:
     return numbers
 
 
+def parts(text: str) -> list[str]:
+    """Of "text,names" of `structure`, or "quality,cold" of `anytime`. Raises ArgumentTypeError."""
+    names = text.split(",")
+    for known in (PARTS, ANYTIME_PARTS):
+        if set(names) <= set(known):
+            return names
+    raise argparse.ArgumentTypeError(f"{text}: choose from {', '.join(PARTS)} of structure, or from {', '.join(ANYTIME_PARTS)} of anytime")
+
+
 def servers(text: str) -> list[str]:
     """Of "process,ray". Raises ArgumentTypeError."""
     names = text.split(",")
@@ -126,13 +144,18 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(prog="sondage bench", description=__doc__, epilog="Exit code: 0 done, 2 error.", formatter_class=plain)
     p.add_argument("what", choices=[*BENCHES, "all"])
     p.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
-    p.add_argument("--seed", type=int, default=0, help="histories: of the first; each history is a function of its seed. bm25s: of p")
+    p.add_argument("--seed", type=int, default=0,
+                   help="histories: of the first, each being a function of its seed; bm25s: of p; anytime, budgets: of draws")  # fmt: skip
     p.add_argument("--n", type=int, default=2_000, help="histories: how many in memory, and a hundredth as many with kills")
-    p.add_argument("--store", help="fusion: whose null models are weighed, too. joint: that has the collections")
+    p.add_argument("--store", help="fusion: whose null models are weighed, too. joint, anytime, budgets: with the collections")
     p.add_argument("--rounds", type=int, help="how often each figure is taken (its median counts)")
     p.add_argument("--passages", type=whole_numbers, default=[100_000], metavar="N,…",
                    help="query: sizes of the corpus; cluster: the largest")  # fmt: skip
-    p.add_argument("--files", type=whole_numbers, default=[100_000], metavar="N,…", help="upsert, push (the largest): sizes of the corpus")
+    p.add_argument("--files", type=whole_numbers, default=[100_000], metavar="N,…",
+                   help="upsert; push, anytime, freshness (the largest): sizes of the corpus")  # fmt: skip
+    p.add_argument("--session-files", type=int, default=5_000, help="anytime: of the corpus whose dear layer builds itself")
+    p.add_argument("--requests", type=int, default=10_000, help="anytime: searches with a deadline")
+    p.add_argument("--limit", type=int, metavar="N", help="anytime: only the first N judged queries")
     p.add_argument("--paths", type=int, default=1_000_000, help="paths: how many")
     p.add_argument("--entries", type=whole_numbers, default=[100_000], metavar="N,…", help="filter: entries of the segment")
     p.add_argument("--clients", type=whole_numbers, default=[1, 8, 64], metavar="N,…", help="http: clients at a time; cluster: the most")
@@ -141,13 +164,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--nonsense", type=int, default=N_NONSENSE, help="verdict: queries of each kind of nonsense")
     p.add_argument("--foreign", action="append", default=[], type=Path, metavar="DIR", help="verdict: a folder in BEIR layout (repeatable)")
     p.add_argument("--spaces", type=sized, default=sized(",".join(SPACES)), metavar="NAME[=N],…", help=f"spaces: of {', '.join(SPACES)}")
-    p.add_argument("--parts", type=parts, default=list(PARTS), metavar="NAME,…", help=f"structure: of {', '.join(PARTS)} (default: all)")
+    p.add_argument("--parts", type=parts, metavar="NAME,…",
+                   help=f"structure: of {', '.join(PARTS)}; anytime: of {', '.join(ANYTIME_PARTS)} (default: all)")  # fmt: skip
     p.add_argument("--stages", type=stages, default=list(STAGES), metavar="NAME,…", help=f"cluster: of {', '.join(STAGES)} (default: all)")
     p.add_argument("--tree", type=Path, metavar="DIR", help="structure: this folder rather than one made of installed text")
     p.add_argument("--scope", metavar="GLOB", help="structure: files that its syntax is read of (default: some of the standard library)")
-    p.add_argument("--megabytes", type=int, default=300, help="structure: size of the tree that is made, once, and kept")
+    p.add_argument("--megabytes", type=int, default=300, help="structure, anytime, budgets: size of the tree that is made, once, and kept")
     p.add_argument("--dataset", action="extend", nargs="+", default=[], type=Path, metavar="DIR",
-                   help="bm25s, joint: judged collections in BEIR layout; context, late-recall: one")  # fmt: skip
+                   help="bm25s, joint, anytime, budgets: judged collections in BEIR layout; context, late-recall: one")  # fmt: skip
     p.add_argument("--documents", type=int, default=600, help="context, late-recall: of the collection, judged ones first")
     p.add_argument("--unit-bytes", type=whole_numbers, default=[250, 500], metavar="N,…", help="context: sizes of passages")
     p.add_argument("--peer", type=Path, metavar="DIR", help=f"nlql: a folder made by pip install --target DIR {PEER}")
@@ -164,6 +188,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command. Returns the exit code: 0 done, 2 error."""
     args = parser().parse_args(argv)
+    own = ANYTIME_PARTS if args.what == "anytime" else PARTS
+    if args.parts and not set(args.parts) <= set(own):
+        parser().error(f"argument --parts: {args.what} has {', '.join(own)}")
     needs = {"bm25s": args.dataset, "joint": args.dataset, "context": args.dataset, "late-recall": args.dataset, "formats": args.folder}
     needs["nlql"] = args.peer
     lacking = {name for name, given in needs.items() if not given}

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -99,14 +99,6 @@ PARTS: dict[str, Part] = {
 }
 
 
-def parts(text: str) -> list[str]:
-    """Of "text,names". Raises ArgumentTypeError."""
-    names = text.split(",")
-    if unknown := set(names) - set(PARTS):
-        raise ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(PARTS)}")
-    return names
-
-
 def bench_structure(progress: Progress, options: Namespace) -> dict[str, Any]:
     """Every part's rows, summed up by peer, and what HTTP adds; the table goes to stderr as it grows."""
     tree = given_tree(options.tree) if options.tree else made_tree(options.megabytes, progress)
@@ -116,7 +108,7 @@ def bench_structure(progress: Progress, options: Namespace) -> dict[str, Any]:
         "tree": tree.how,
         "files": tree.n_files,
         "megabytes": round(tree.size_bytes / 1e6, 1),
-        "parts": {name: _measured(name, tree, scope, options.rounds or 3, progress) for name in options.parts},
+        "parts": {name: _measured(name, tree, scope, options.rounds or 3, progress) for name in options.parts or PARTS},
     }
 
 

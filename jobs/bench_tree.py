@@ -57,7 +57,7 @@ def made_tree(megabytes: int, progress: Progress) -> Tree:
     if not root.is_dir():
         partial = Path(tempfile.mkdtemp(prefix=".tree-", dir=root.parent))
         size, copies = 0, 0
-        for copy, path, text in _texts():
+        for copy, path, text in texts():
             copies = copy
             target = partial / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def bench_folder() -> Path:
     return folder
 
 
-def _texts() -> Iterator[tuple[int, str, bytes]]:
+def texts() -> Iterator[tuple[int, str, bytes]]:
     """(which copy, path in the tree, content): all files, then all files varied, for ever. Raises BadSpec where there are none."""
     seen: set[bytes] = set()
     copy = 0

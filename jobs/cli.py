@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from jobs import (
     agents,
     commands_jobs,
+    commands_open,
     commands_push,
     commands_search,
     commands_serve,
@@ -33,7 +34,7 @@ from shards.errors import SondageError
 # As help shows them: under which heading, in which order.
 SECTIONS = {
     "Ask": ("search", "query", "explain", "document"),
-    "Fill": ("index", "put", "rm", "external"),
+    "Fill": ("open", "index", "put", "rm", "external"),
     "Look": ("status", "layers", "top", "history", "diff"),
     "Serve": ("serve", "mcp", "deploy", "scale", "keys"),
     "Keep": ("gc", "verify", "export", "import", "erase"),
@@ -110,7 +111,10 @@ def sondage(
     """What belongs to no command."""
 
 
-for part in (commands_search, commands_push, commands_status, commands_jobs, commands_serve, agents, external_search, keys, top, upkeep):
+for part in (
+    commands_search, commands_open, commands_push, commands_status, commands_jobs, commands_serve,
+    agents, external_search, keys, top, upkeep,
+):  # fmt: skip
     part.add(app)
 query.register(app)
 for command in app.registered_commands:

@@ -46,6 +46,14 @@ class Goal(StrEnum):
     wide = "wide"
 
 
+class Freshness(StrEnum):
+    """As `serve.freshness_schema.Freshness`."""
+
+    trust = "trust"
+    check = "check"
+    strict = "strict"
+
+
 if TYPE_CHECKING:
     from jobs.connecting import Asked
     from serve.schema import SearchAnswer, SearchRequest
@@ -58,6 +66,7 @@ Regex = Annotated[str | None, typer.Option("--regex", "-e", help="Regular expres
 Glob = Annotated[str | None, typer.Option("--glob", "-g", help="Glob to look paths up by.")]
 Form = Annotated[list[str] | None, typer.Option("--form", help='A layer\'s own form, NAME={"key": value}; repeatable.')]
 GoalName = Annotated[Goal | None, typer.Option("--goal", help="What the time is for (balanced).", show_default=False)]
+Fresh = Annotated[Freshness | None, typer.Option("--freshness", help="Whether files are looked at (check).", show_default=False)]
 Weights = Annotated[str | None, typer.Option("--weights", help="What layers count in it: NAME=NUMBER,…, or @FILE (JSON).")]
 
 
@@ -79,6 +88,7 @@ def search(
     k: Wanted = 10,
     budget_ms: Annotated[int | None, typer.Option("--budget-ms", help="Time for the whole answer (2,000; 30,000 with --rerank).")] = None,
     goal: GoalName = None,
+    freshness: Fresh = None,
     stream: Annotated[bool, typer.Option("--stream", help="Show what the cheapest layers have at once, then what others add.")] = False,
     continue_: Annotated[str | None, typer.Option("--continue", help="Go on where an answer was cut off, as it said.")] = None,
     regex: Regex = None,
@@ -126,6 +136,7 @@ def search(
             budget_ms=budget_ms if budget_ms is not None else BUDGET_MS if rerank is None else RERANK_BUDGET_MS,
             cursor=cursor,
             **({} if goal is None else {"goal": goal.value}),
+            **({} if freshness is None else {"freshness": freshness.value}),
             **({} if continue_ is None else {"continue": continue_}),
             generation=generation,
             coupling=coupling,

@@ -1,12 +1,20 @@
 """A store served by this process: serve."""
 
+import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shards.errors import SondageError
+
+if TYPE_CHECKING:
+    from jobs.settings import Settings
+    from serve.coordinator import Coordinator
+    from serve.corpora import Openings
+    from serve.keys import KeyRing
+    from serve.settings import FrontSettings
 
 
 class BadAddress(SondageError):
@@ -30,11 +38,15 @@ def serve(
 ) -> None:
     """Serve a store from this process, without Ray."""
     import socket
+    from functools import partial
 
     import uvicorn
 
+    from cluster.building import LocalBuilders
+    from cluster.pauses import keep_short
     from jobs.keys import following
     from jobs.settings import Settings
+    from serve.building import building
     from serve.connections import options
     from serve.http import create_app
     from serve.keys import KeyRing
@@ -44,13 +56,17 @@ def serve(
     settings = Settings.load(store=store, host=host, port=port, plugins=plugin or None, **given)
     front = settings.front_settings()
     ring = KeyRing(front.api_keys, front.limits)
+    host_settings = settings.host_settings()
+    builders = partial(LocalBuilders, host_settings) if front.builders else None
     application = create_app(
-        local_coordinator(settings.host_settings(), front.poll_s, front.rerank, translate=front.translate),
+        local_coordinator(host_settings, front.poll_s, front.rerank, translate=front.translate),
         ring,
         lambda _: following(settings, ring),
         local_pushes,
+        opening=lambda coordinator: openings_of(settings, front, ring, coordinator),
         audit=front.audit,
         reranker=front.rerank.model if front.rerank else None,
+        building=partial(building, builders=builders, counted=front.count_usage),
     )
     config = uvicorn.Config(application, log_level="warning", **options(front.tls))
     try:
@@ -61,4 +77,20 @@ def serve(
     with listener:
         url = front.model_copy(update={"port": listener.getsockname()[1]}).url
         print(f"Serving {settings.store_url()} at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        keep_short()
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def openings_of(settings: "Settings", front: "FrontSettings", ring: "KeyRing", coordinator: "Coordinator") -> "Openings":
+    """Who opens corpora beside a coordinator of this process: any source while only this machine can ask, and needs no key for it."""
+    from jobs.open_corpus import start
+    from serve.corpora import Openings
+    from serve.settings import is_loopback
+
+    def begin(corpus: str, source: str) -> "subprocess.Popen[bytes]":
+        return start(settings.store_url(), corpus, source, settings.plugins)
+
+    def anywhere() -> bool:
+        return not front.open_roots and ring.is_open and is_loopback(front.host)
+
+    return Openings(coordinator.store, coordinator.generations, begin, front.open_roots, anywhere, coordinator.freshness.orders)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from jobs import completing
-from jobs.connecting import asking
+from jobs.connecting import asking, named_corpus
 from jobs.options import AsJson, Color, Colors, Corpus, Every, Paged, Store, Url, Watchable
 
 
@@ -44,6 +44,17 @@ def status(
 def layers(
     name: Annotated[str, typer.Argument(help="One layer: its dials, too.", autocompletion=completing.layers)] = "",
     corpus: Corpus = None,
+    build: Annotated[str | None, typer.Option(help="Build this layer of the corpus, which is built where it is used.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="Paths meant by an order, as a glob; repeatable. None: all.")] = None,
+    pin: Annotated[str | None, typer.Option(help="Build this layer, and keep it whatever its limits.")] = None,
+    unpin: Annotated[str | None, typer.Option(help="Take pins of this layer back.")] = None,
+    evict: Annotated[str | None, typer.Option(help="Drop what is built of this layer, until it is used again.")] = None,
+    cancel: Annotated[str | None, typer.Option(help="Take builds and pins of this layer back.")] = None,
+    limit: Annotated[str | None, typer.Option(help="Set the limits of this layer; those not given are none.")] = None,
+    limit_bytes: Annotated[int | None, typer.Option(help="Of its arrays.")] = None,
+    limit_encodings: Annotated[int | None, typer.Option(help="Documents encoded anew in a day (UTC).")] = None,
+    limit_cost: Annotated[float | None, typer.Option(help="What endpoints may take in a day, by their prices.")] = None,
+    usage: Annotated[bool | None, typer.Option("--usage/--no-usage", help="Count what answers of the corpus show, or not.")] = None,
     url: Url = None,
     store: Store = None,
     as_json: AsJson = False,
@@ -52,11 +63,26 @@ def layers(
 ) -> None:
     """Show which layers there are, what each is asked and costs; with --corpus, --store or --url those of corpora, with coverage and size.
 
+    With an order (--build, --pin, --unpin, --evict, --cancel, --limit, --usage) have a layer built that is built where it is used: the
+    order is kept with the corpus, and whoever serves it does the work.
+
     Exit codes: 0 told, 1 a corpus has no layers, 2 error.
     """
     from jobs import layer_tables
     from jobs.terminal import print_json, shown
 
+    verbs = {"build": build, "pin": pin, "unpin": unpin, "evict": evict, "cancel": cancel, "limit": limit}
+    limits = {"bytes": limit_bytes, "encodings_per_day": limit_encodings, "cost_per_day": limit_cost, "usage": usage}
+    order = {what: value for what, value in (verbs | limits).items() if value is not None} | ({"scope": scope} if scope else {})
+    if order:
+        with asking(url, store) as asked:
+            answer = asked.order_layers(named_corpus(corpus, asked.status()), **order)
+        if as_json:
+            print_json(answer.model_dump(mode="json"))
+        else:
+            with shown(color.value, paged) as out:
+                layer_tables.show_queue(out, answer.queue.model_dump())
+        return
     if corpus is None and url is None and store is None:
         found: list[dict[str, Any]] = layer_tables.known(name)
         if as_json:

@@ -72,5 +72,13 @@ def spaces(out: Console, found: SearchAnswer) -> None:
         put(out, planned)
         rounds = f"{found.plan.rounds} round{'s' if found.plan.rounds != 1 else ''}"
         out.print(Text(f"goal {found.plan.goal}: {rounds}; {found.plan.stopped}", "dim"))
+    if found.certificate is not None and found.certificate.unseen:
+        left = table("layer", "state", "looked at", "of", "may change", "reason")
+        for one in found.certificate.unseen:
+            counts = (f"{one.covered:,}", f"{one.total:,}") if one.total else ("", "")
+            left.add_row(escape(one.layer), escape(one.state), *counts, f"{100 * one.change:.0f} %", escape(one.reason))
+        put(out, left)
+        told = found.certificate
+        out.print(Text(f"certain: the first {told.exact_to}; what was not looked at may add {told.at_most:.3g} nats to a document", "dim"))
     steps = ", ".join(f"{step} {ms:.1f}" for step, ms in found.timings_ms.items() if not step.startswith("layer "))
     out.print(Text(f"ms: {steps}", "dim"))

@@ -69,7 +69,7 @@ async def _ask(bench: Bench, log: PushedLog, coordinator: Coordinator, word: str
 
     An answer that says that it is not complete is taken at its word.
     """
-    request = SearchRequest(corpus=CORPUS, query=word, layers=["bm25"], k=100, keep_all=True, budget_ms=60_000)
+    request = SearchRequest(corpus=CORPUS, query=word, layers=["bm25"], k=100, keep_all=True, budget_ms=60_000, freshness="trust")
     try:
         answer = await coordinator.search(request)
     except NotFound:

@@ -93,7 +93,7 @@ def _options(pairs: list[str]) -> dict[str, Any]:
     return options
 
 
-def _s3_storage_options(options: dict[str, str]) -> dict[str, Any]:
+def s3_storage_options(options: dict[str, str]) -> dict[str, Any]:
     """Our S3 settings in s3fs's words, for a source."""
     region = options.get("region")
     plain = {key: value for key, value in options.items() if key != "region"}
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace, settings: Settings, progress: Progress) -> "Ou
 
     source_options = _options(args.source_option)
     if "s3://" in args.source:
-        source_options = _s3_storage_options(settings.s3_options()) | source_options
+        source_options = s3_storage_options(settings.s3_options()) | source_options
     options = Options(
         corpus=args.corpus,
         source=Source(args.source_name, args.source, tuple(args.include), tuple(args.exclude), source_options),

@@ -27,6 +27,7 @@ from shards.types import EXCERPT_BYTES, Budget, Candidates, Detail, LinesAround
 
 if TYPE_CHECKING:
     from jobs.settings import Settings
+    from serve.anytime.learned import OfCorpus
     from serve.schema import SearchAnswer
     from shards.cache import FileCache
     from shards.documents import Documents
@@ -49,6 +50,11 @@ class Laboratory:
 
         corpus = self.generation.root.corpus
         return self._loop.run_until_complete(self._coordinator.search(SearchRequest(query=query, corpus=corpus, **fields)))
+
+    @property
+    def learned(self) -> "OfCorpus":
+        """What searches have taught of what layers take and change."""
+        return self._coordinator.learned.of(self.generation.root.corpus)
 
     def status(self) -> dict[str, Any]:
         """Nothing runs here that could be told of."""

@@ -91,6 +91,9 @@ def of_corpora(state: Mapping[str, Any], corpus: str | None, name: str = "") -> 
         spaces = told.get(one, {}).get("layers", [])
         chosen = [space for space in spaces if name in ("", space["name"], space["layer"])]
         found[one] = [space | {"covered": {"docs": space.get("docs"), "of": told[one]["docs"]}} for space in chosen]
+        for space in found[one]:
+            if (far := told[one].get("building", {}).get(space["name"])) is not None:
+                space["building"] = far
     if name and not any(found.values()):
         there = sorted({space["name"] for one in names for space in told.get(one, {}).get("layers", [])})
         raise NotFound(f"No corpus has a layer {name!r}. {meant(name, there)}There are: {', '.join(there)}.")
@@ -109,9 +112,37 @@ def show_of_corpora(out: Screen, found: Mapping[str, Sequence[Mapping[str, Any]]
             made.add_row(*map(escape, row))
         put(out, made)
         for space in spaces:
+            if "building" in space:
+                out.print(Text(f"  {space['name']}: {building(space['building'])}", "dim"))
             if dials := {dial: value for dial, value in space.get("params", {}).items() if value not in (None, "", [], {})}:
                 out.print(Text(f"  {space['name']}: " + ", ".join(f"{dial}={value}" for dial, value in dials.items()), "dim"))
         out.print()
+
+
+def show_queue(out: Screen, queue: Mapping[str, Any]) -> None:
+    """What orders about layers come to."""
+    made = table("order", "layer", "paths")
+    for what in ("builds", "pins", "evictions"):
+        for one in queue[what]:
+            made.add_row(what.removesuffix("s"), escape(one["space"]), escape(", ".join(one["globs"]) or "all"))
+    for name, limits in queue["limits"].items():
+        told = ", ".join(f"{what.replace('_', ' ')} {value:,}" for what, value in limits.items() if value is not None)
+        made.add_row("limit", escape(name), told or "none")
+    put(out, made)
+    out.print(Text("what answers show is counted" if queue["usage"] else "what answers show is not counted", "dim"))
+
+
+def building(space: Mapping[str, Any]) -> str:
+    """How far a space is that is built where it is used, in a line."""
+    parts = [f"built for {space['built']:,} of {space['documents']:,}", amount(space["bytes"], "bytes")]
+    if space["waiting"]:
+        left = "" if space["remaining_s"] is None else f", about {space['remaining_s']:,.0f} s"
+        parts.append(f"{space['waiting']:,} asked for wait{left}")
+    if space["running"]:
+        parts.append(f"{space['running']:,} under way" + (", held for searches" if space["held"] else ""))
+    spent = space["spent"]
+    parts.append(f"{spent['documents']:,} encoded in {spent['seconds']:,.1f} s" + (f" for {spent['cost']:.4g}" if spent["cost"] else ""))
+    return "; ".join(parts)
 
 
 def coverage(covered: Mapping[str, int | None]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 N_CALIBRATION = 1_000  # shuffled queries: KS of true uniforms is then below 0.04 in 19 of 20 runs; and half as many foreign ones
 SPLITS = "1,4,16"
-ALONE = ("stress", "splits", "costs", "study")  # what is done in this process, on files
+ALONE = ("stress", "splits", "costs", "study", "certificates")  # what is done in this process, on files
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
@@ -38,6 +38,9 @@ def add_options(p: argparse.ArgumentParser) -> None:
     group.add_argument("--splits", nargs="?", const=SPLITS, metavar="N,…", help=f"shards by topic (default: {SPLITS}); in a copy")
     group.add_argument("--costs", action="store_true", help="time and bytes of a query by coupling and number of spaces")
     group.add_argument("--predictors", action="store_true", help="WIG, NQC, SMV and clarity beside E and the margin, against nDCG@10")
+    group.add_argument("--certificates", action="store_true",
+                       help="answers with layers withheld: is what is called final so, is as much new as expected? And the recall of cuts, "
+                       "stated beside that of judged documents")  # fmt: skip
     group.add_argument(
         "--study",
         action="store_true",
@@ -104,6 +107,10 @@ def ask(
         from jobs.costs import measure_costs
 
         found.append(measure_costs(settings, corpus, judged, _couplings("evidence", *args.couplings.split(",")), progress))
+    if args.certificates:
+        from jobs.certificates import measure_certificates
+
+        found += measure_certificates(settings, corpus, judged, args.seed, progress)
     if args.study:
         from jobs import answered_study, fusion_study
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from jobs import explaining
 from jobs.tables import evalue
 from jobs.terminal import Screen
-from serve.combined_schema import Combined
+from serve.combined_schema import Combined, CutAnswer
 from serve.schema import Coverage, EntryOut, ExcerptOut, Hit, RerankInfo, SearchAnswer, Signal
 
 MAX_EXCERPT_LINES = 6
@@ -99,7 +99,14 @@ def combined(told: Combined) -> list[str]:
     for key in told.keys:
         went = f"asked as {key.part}" if key.part is not None else f"not asked: {key.reason}"
         lines.append(f"key {key.key!r} of {key.path or key.place} ({evalue(key.evalue)}): {went}")
+    lines += [cut(one) for one in told.cuts]
     return [*lines, *(f"silent: {node}: {why}" for node, why in told.silent.items()), *told.notes]
+
+
+def cut(told: CutAnswer) -> str:
+    """What a cut left, and how much of what is sought: "cut(…, 20): 20 of 100 documents; recall 0.93 (0.89 to 0.96, by 256 probes)"."""
+    known = "" if told.recall is None else f"; recall {told.recall:.2f} ({told.low:.2f} to {told.high:.2f}, by {told.probes} probes)"
+    return f"{told.cut}: {told.documents} of {told.of} documents{known}{f'; {told.reason}' if told.reason else ''}"
 
 
 def coupled(found: SearchAnswer) -> str:
@@ -134,6 +141,8 @@ def _hit(out: Screen, hit: Hit, places: Places, explain: bool, whole: bool) -> N
     head.append(evalue(hit.evalue), "bold")
     if hit.constellation == "hypothesis":
         head.append("  hypothesis", "yellow")
+    if hit.freshness == "changed":
+        head.append("  changed since", "yellow")
     signals = [] if explain else [f"{saying(signal)} {evalue(signal.evalue)}" for signal in hit.signals]  # a table tells more
     if hit.ranks and not explain:
         signals.append("on lists " + ", ".join(f"{layer} #{rank}" for layer, rank in hit.ranks.items()))

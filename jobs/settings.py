@@ -37,6 +37,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "limits": ("SONDAGE_LIMITS",),
     "audit": ("SONDAGE_AUDIT",),
     "audit_queries": ("SONDAGE_AUDIT_QUERIES",),
+    "open_roots": ("SONDAGE_OPEN_ROOTS",),
     "tls_certificate": ("SONDAGE_TLS_CERTIFICATE",),
     "tls_key": ("SONDAGE_TLS_KEY",),
     "host": ("SONDAGE_HOST",),
@@ -53,6 +54,8 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "rerank_endpoint": ("SONDAGE_RERANK_ENDPOINT",),
     "rerank_depth": ("SONDAGE_RERANK_DEPTH",),
     "plugins": ("SONDAGE_PLUGINS",),
+    "builders": ("SONDAGE_BUILDERS",),
+    "count_usage": ("SONDAGE_COUNT_USAGE",),
     "pager": ("SONDAGE_PAGER", "PAGER"),
     "translate": ("SONDAGE_TRANSLATE",),
     "translate_endpoint": ("SONDAGE_TRANSLATE_ENDPOINT",),
@@ -83,6 +86,10 @@ class Settings(BaseModel):
     limits: Annotated[str, Field(description="NAME=NUMBER,…, of each key that states none of its own: see `serve.limits.Limits`")] = ""
     audit: Annotated[str | None, Field(description='where each request is told of: "stderr" or a file; none: nowhere')] = None
     audit_queries: Annotated[bool, Field(description="tell there what was searched for, too")] = False
+    open_roots: Annotated[
+        tuple[str, ...],
+        Field(description="what may be opened over HTTP, and all below it, commas between; none: anything, on loopback without keys"),
+    ] = ()
     tls_certificate: Annotated[Path | None, Field(description="PEM file of a server's certificate with its chain; none: plain HTTP")] = None
     tls_key: Annotated[Path | None, Field(description="PEM file of the certificate's key")] = None
     host: Annotated[str, Field(description="address a server listens on; loopback: an index is its owner's")] = "127.0.0.1"
@@ -103,6 +110,8 @@ class Settings(BaseModel):
     plugins: Annotated[
         tuple[str, ...], Field(description="modules that register functions, embedders and the like, with commas between; none")
     ] = ()
+    builders: Annotated[int, Field(ge=0, description="processes of a server that build layers where they are used; 0: none")] = 1
+    count_usage: Annotated[bool, Field(description="count which documents a server's answers show, for these layers")] = True
     pager: Annotated[str, Field(description="command that shows what is longer than a terminal's screen; cat: none")] = "less -FRX"
     translate: Annotated[str | None, Field(description="chat model that writes forms where searches want it; none: they name one")] = None
     translate_endpoint: Annotated[str, Field(description="endpoint whose model that is")] = "default"
@@ -133,6 +142,8 @@ class Settings(BaseModel):
             raise TypeError(f"unknown settings {', '.join(sorted(unknown))}")
         if isinstance(values.get("api_keys"), str):
             values["api_keys"] = [key for part in values["api_keys"].split(",") if (key := part.strip())]
+        if isinstance(values.get("open_roots"), str):
+            values["open_roots"] = [root for part in values["open_roots"].split(",") if (root := part.strip())]
         if isinstance(values.get("plugins"), str):
             values["plugins"] = [module for part in values["plugins"].split(",") if (module := part.strip())]
         try:
@@ -266,10 +277,13 @@ class Settings(BaseModel):
                 follow_keys=self.follow_keys,
                 limits=Limits.parse(self.limits, "SONDAGE_LIMITS"),
                 audit=AuditSettings(target=self.audit, queries=self.audit_queries) if self.audit else None,
+                open_roots=self.open_roots,
                 tls_certificate=_absolute(self.tls_certificate),
                 tls_key=_absolute(self.tls_key),
                 rerank=self.last_stage(),
                 translate=self.translator(),
+                builders=self.builders,
+                count_usage=self.count_usage,
             )
         except ValidationError as error:
             raise BadSpec(error.errors()[0]["msg"].removeprefix("Value error, ") + ".") from None

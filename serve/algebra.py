@@ -106,15 +106,24 @@ def same(node: Operator) -> str:
 
 class Algebra:
     """Evaluates trees over one table. hashes: (n, 20) uint8, ascending. n_docs: documents of the corpus. answered: by `same`, the results
-    of sub-queries; crossed: by `same`, bridges. What is in neither was not asked, and is nothing.
+    of sub-queries; crossed: by `same`, bridges. What is in neither was not asked, and is nothing. depths: by `same`, of cuts to a recall.
 
-    silent: after evaluating, the operands that `select` has left out, as text, and why.
+    silent: after evaluating, the operands that `select` has left out, as text, and why; kept: by `same`, how many documents
+    each cut left, and of how many.
     """
 
-    def __init__(self, hashes: Array, n_docs: int, answered: Mapping[str, Result], crossed: Mapping[str, Crossed]):
+    def __init__(
+        self,
+        hashes: Array,
+        n_docs: int,
+        answered: Mapping[str, Result],
+        crossed: Mapping[str, Crossed],
+        depths: Mapping[str, int] | None = None,
+    ):
         self._hashes, self._log_n = hashes, math.log(max(n_docs, 1))
-        self._answered, self._crossed = answered, crossed
+        self._answered, self._crossed, self._depths = answered, crossed, depths or {}
         self.silent: dict[str, str] = {}
+        self.kept: dict[str, tuple[int, int]] = {}
 
     def of(self, node: Operator, within: Array | None = None) -> Result:
         """The result of a node. within: (n,) bool, documents that may be in it, None for all."""
@@ -131,7 +140,10 @@ class Algebra:
             case Seed(seed=(first, second)):
                 return self._seed(first, second, within)
             case Cut(cut=fields):
-                return self._cut(self.of(fields.of, within), fields)
+                found = self.of(fields.of, within)
+                cut = self._cut(found, fields, self._depths.get(same(node)))
+                self.kept[same(node)] = len(cut.order), len(found.order)
+                return cut
             case Fuse(fuse=fields):
                 return self._fuse([self.of(inner, within) for inner in fields.of], fields)
             case Select(select=of):
@@ -201,12 +213,12 @@ class Algebra:
             why=judged.why if seeds.verdict != "none" else seeds.why,
         )
 
-    def _cut(self, result: Result, fields: CutFields) -> Result:
+    def _cut(self, result: Result, fields: CutFields, depth: int | None) -> Result:
         order = result.order
         for evalue in (fields.evalue, _LEVELS.get(fields.verdict or "")):
             if evalue is not None:
                 order = order[result.log_evalues[order] <= math.log(evalue)]
-        order = order[: fields.n]
+        order = order[: fields.n][:depth]
         if len(order) or result.verdict == "none":
             return replace(result, order=order)
         return replace(result, order=order, verdict="none", why="nothing is as good as the cut asks")

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from serve.algebra import Algebra, Crossed, Result, same
-from serve.algebra_schema import Bridge, Operator, Place, Search, Seed, Text, Then, operands, places
+from serve.algebra_schema import Bridge, Cut, Operator, Place, Search, Seed, Text, Then, operands, places
 from serve.algebra_tables import by_question, carried, columns_of
 from serve.algebra_text import key_written, written
 from serve.bridges import Giver, Key, asked_with, keys_of_hits, keys_of_text
+from serve.cascades import Stage, cuts, stage
 from serve.couplings import Coupled, check, couple, located
 from serve.evidence import Fused, SpaceFacts
 from serve.filters import parse_paths, parse_where, scope
@@ -93,6 +94,7 @@ class Rounds:
 
     asked: sub-queries by `same`, in the order in which they were prepared; shown: those of the last table, to which `Result.shown` refers.
     plan, table: of the last round, and its candidates, as all its questions see them. missed: coverage of what there was no time to ask.
+    cuts: of the tree; kept: by `same`, what they left (`Algebra.kept`).
     """
 
     def __init__(
@@ -117,11 +119,14 @@ class Rounds:
         self.table = nothing(0)
         self.missed: list[LayerStatus] = []
         self.notes: list[str] = []
+        self.cuts: list[Cut] = []
+        self.kept: dict[str, tuple[int, int]] = {}
         self.n_rounds = 0
 
     async def run(self, root: Operator, reserve_s: float) -> tuple[Result, Algebra]:
         """The result of a tree, over the documents of `table`. reserve_s: what is to be left of the budget for what follows.
         Raises BadQuery, Overloaded."""
+        self.cuts = list({same(cut): cut for cut in cuts(root)}.values())
         for number, place in enumerate(places(root), 1):
             known, name = self._places.get(same(place.search), (place, place.search.search.name or str(number)))
             finds, template = known.finds or place.finds, known.template and place.template
@@ -147,9 +152,11 @@ class Rounds:
             if not self._in_time(reserve_s):
                 break
         algebra = self._algebra()
+        result = algebra.of(root)
+        self.kept |= algebra.kept
         self.missed += [status for bridge in open_bridges(root, self.crossings) for status in self._late(bridge.bridge.to)]
         self.missed += [status for asked in self.asked.values() if asked.answer is None for status in self._late(asked.node)]
-        return algebra.of(root), algebra
+        return result, algebra
 
     def _in_time(self, reserve_s: float) -> bool:
         return self._budget.remaining_s - reserve_s > LEAST_S
@@ -261,7 +268,14 @@ class Rounds:
             evidence, log_evalues = (np.zeros(n), np.zeros(n)) if answer.fused is None else (answer.fused.fused, answer.fused.log_evalues)
             answered[same(asked.node)] = Result(answer.order, evidence, log_evalues, shown, answer.verdict, answer.why)
         crossed = {key: crossing.crossed for key, crossing in self.crossings.items()}
-        return Algebra(self.table.hashes, self._generation.root.n_docs, answered, crossed)
+        depths = {same(cut): depth for cut in self.cuts if (depth := self.stage(cut).depth) is not None}
+        return Algebra(self.table.hashes, self._generation.root.n_docs, answered, crossed, depths)
+
+    def stage(self, cut: Cut) -> Stage:
+        """How deep a cut goes, by what its search asks."""
+        asked = self.asked.get(same(cut.cut.of))
+        kinds = None if asked is None else {query.space: self._generation.spaces[query.space].layer.null for query in asked.prepared}
+        return stage(cut, kinds, self._generation.nulls)
 
     # --- bridges -----------------------------------------------------------------------------------------------------------------------
 
@@ -276,6 +290,7 @@ class Rounds:
             for first in firsts:
                 within = algebra.of(Then(then=first), within).members
             found = algebra.of(fields.source, within)
+            self.kept |= algebra.kept
             verdict, why = found.verdict, found.why
             # What chance brought is no key: asking with it would cost a round and end in nothing.
             rows = found.order[: fields.n] if verdict != "none" or self._request.keep_all else found.order[:0]

@@ -5,6 +5,7 @@
     {"then": [a, b]}                                              b, only within the documents of a
     {"seed": [a, b]}                                              the documents of a, in the order of b's evidence
     {"cut": {"of": a, "n": 20, "evalue": 0.1}}                    the best n, or those that chance hardly gives
+    {"cut": {"of": a, "recall": 0.95}}                            as many as hold what is sought so often
     {"fuse": {"of": […], "weights": […], "coupling": "rrf"}}      several rankings as one
     {"select": […]}                                               those that have signal answer, the silent ones are named
     {"bridge": {"from": a, "key": "inchikey", "to": {"search": {…"$key"…}}, "n": 3}}
@@ -112,17 +113,25 @@ class Select(Operator):
 
 
 class CutFields(Operator):
-    """n: the best n; evalue: those with E up to this; verdict: those that a verdict would call so (`serve/verdict.py`)."""
+    """n: the best n; evalue: those with E up to this; verdict: those that a verdict would call so (`serve/verdict.py`); recall: as many as
+    hold what is sought with this probability, by the corpus's probes (`serve/cascades.py`), of a search ranked by evidence."""
 
     of: "Node"
     n: Annotated[int | None, Field(ge=1, le=MAX_CUT)] = None
     evalue: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     verdict: Literal["strong", "weak"] | None = None
+    recall: Annotated[float | None, Field(ge=0.5, le=0.99)] = None
 
     @model_validator(mode="after")
     def _cuts(self) -> "CutFields":
-        if self.n is None and self.evalue is None and self.verdict is None:
-            raise PydanticCustomError("no_cut", "cuts nothing: give n, evalue or verdict")
+        if self.n is None and self.evalue is None and self.verdict is None and self.recall is None:
+            raise PydanticCustomError("no_cut", "cuts nothing: give n, evalue, verdict or recall")
+        if self.recall is None:
+            return self
+        if not isinstance(self.of, Search):
+            raise PydanticCustomError("no_search", "recall is known of a search alone, not of what operators make: cut each search")
+        if self.of.search.coupling.name != "evidence" or self.of.search.weights:
+            raise PydanticCustomError("no_evidence", "recall is known of rankings by evidence: leave coupling and weights out, or give n")
         return self
 
 

@@ -17,6 +17,7 @@ def written(node: Operator) -> str:
             limits = [str(fields.n)] if fields.n is not None else []
             limits += [f"E <= {fields.evalue:g}"] if fields.evalue is not None else []
             limits += [fields.verdict] if fields.verdict is not None else []
+            limits += [f"recall {fields.recall:g}"] if fields.recall is not None else []
             return f"cut({', '.join([written(fields.of), *limits])})"
         case Fuse(fuse=fields):
             how = "" if fields.coupling.name == "evidence" else f"[{fields.coupling}]"

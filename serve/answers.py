@@ -1,13 +1,14 @@
 """From evidence to what is sent: hits with excerpts and signals, spaces with what they were asked. Pure functions."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from serve.constellations import constellations
 from serve.evidence import Fused
+from serve.freshness_schema import HitFreshness
 from serve.highlight import Highlighter, Pattern, query_words
 from serve.schema import EntryOut, ExcerptOut, Generated, Hit, LayerInfo, SearchRequest, Signal
 from shards.generation import Generation
@@ -104,8 +105,9 @@ def hits_out(
     details: Mapping[bytes, Detail],
     highlighter: Highlighter | None,
     explain: bool,
+    freshness: Callable[[bytes], HitFreshness] = lambda _: "unchecked",
 ) -> list[Hit]:
-    """The hits of these rows, in their order. Left out are those without details, whose host is gone."""
+    """The hits of these rows, in their order. Left out are those without details, whose host is gone. freshness: how each stands."""
     rows = np.array(page, np.int64)
     # Lists at once: reading single numbers from arrays would cost more than all else that is done for a hit.
     loudest = np.argsort(-fused.surprises[rows] * fused.weights, axis=1, kind="stable").tolist()
@@ -153,6 +155,7 @@ def hits_out(
                 excerpt=excerpt,
                 signals=signals,
                 constellation=seen_by[i],
+                freshness=freshness(key),
             )
         )
     return hits

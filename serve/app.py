@@ -12,7 +12,11 @@ from ray import serve as ray_serve
 from ray.serve import Application
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cluster.actors import start_builders, stop_builder
+from cluster.building import ActorBuilders
+from cluster.pauses import keep_short
 from cluster.searcher import RaySearcher
+from serve.building import building
 from serve.coordinator import Coordinator
 from serve.http import create_app
 from serve.keys import KeyRing
@@ -52,11 +56,16 @@ class Service:
         ring = KeyRing(front.api_keys, front.limits)
         make = partial(create_app, self.coordinator(ring), ring, pushing=local_pushes, audit=front.audit)
         make = partial(make, reranker=front.rerank.model if front.rerank else None)
+        make = partial(make, building=partial(building, builders=self.builders if front.builders else None, counted=front.count_usage))
         if not front.own_listener:
             app = make()
             app.add_middleware(Bodiless)
             return app
         return make(lambda app: listening(app, front.host, front.port, _log_access, front.tls))
+
+    def builders(self) -> ActorBuilders:
+        """Actors that build spaces where they are used."""
+        return ActorBuilders(partial(start_builders, self.settings.front.builders, self.settings.host), stop_builder)
 
     @asynccontextmanager
     async def coordinator(self, ring: KeyRing) -> AsyncIterator[Coordinator]:
@@ -74,6 +83,7 @@ class Service:
             cache = FileCache(host.cache_dir.expanduser(), host.cache_bytes)
             coordinator = Coordinator(store, searcher, resources, cache, front.poll_s, front.rerank, front.coordinators, front.translate)
             await coordinator.start()
+            keep_short()
             scaling = ReplicaScaling(store, coordinator.generations.serving, coordinator.told, coordinator.name)
             watch = asyncio.get_running_loop().create_task(scaling.run())
             try:

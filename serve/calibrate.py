@@ -149,6 +149,7 @@ class Calibrator:
                 some: Selection(cloze.weights(some) | {name: w for name, w in untried.items() if name in some}, None)
                 for some in selections(asked)
             },
+            recalls={some: recall for some in (*selections(cloze.spaces), cloze.spaces) if (recall := cloze.recall(some)) is not None},
         )
         return self._learn(generation, shards, nulls, documents, probes, offered, counted)
 

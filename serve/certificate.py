@@ -21,7 +21,7 @@ from shards.plan import SpaceQuery
 from shards.types import Array, Candidates, LayerStatus
 
 # From the most harmless to the worst: of several shards' states that of the worst is told.
-STATES = ("ready", "scoped", "absent", "late", "missing", "failed")
+STATES = ("ready", "scoped", "building", "absent", "late", "missing", "failed")
 SEEN = frozenset(("ready", "scoped"))  # "scoped": a space says nothing of what its spec leaves out, however long one waits
 UNASKED = "unasked"
 
@@ -60,15 +60,27 @@ def trusted(
 
 
 def cap_of(space: Judged, query: SpaceQuery | None, nulls: CorpusNulls | None) -> float:
-    """The most nats that a space says of one document, before weights. query: None where it was not prepared."""
-    if space.layer.null == "rarity" or (query is not None and query.log_p is not None):
+    """The most nats that a space says of one document, before weights. query: None where it was not prepared: it may then turn out to hold
+    a phrase, say, which a layer that has a surprise of its own judges by its rarity."""
+    own = getattr(space.layer.surprise, "__func__", None) is not Layer.surprise if query is None else query.log_p is not None
+    if space.layer.null == "rarity" or own:
         return CERTAINTY
     null = nulls.spaces.get(space.name) if nulls is not None else None
     return null.cap if null is not None else evidence_cap(space.n_units)
 
 
-def unseen(spaces: Sequence[Judged], status: Sequence[LayerStatus], unasked: Mapping[str, str]) -> list[Unseen]:
-    """The spaces that did not look at all of the scope, those first that may change most. unasked: why spaces were not asked."""
+def unscored(queries: Sequence[SpaceQuery], found: Candidates | None) -> dict[str, float]:
+    """Of each space, the share of the candidates that it has not scored."""
+    if found is None or not len(found.hashes):
+        return {}
+    return {query.space: float(np.isnan(found.scores[:, j]).mean()) for j, query in enumerate(queries)}
+
+
+def unseen(
+    spaces: Sequence[Judged], status: Sequence[LayerStatus], unasked: Mapping[str, str], lacking: Mapping[str, float] | None = None
+) -> list[Unseen]:
+    """The spaces that did not look at all of the scope, those first that may change most. unasked: why spaces were not asked. lacking: of
+    spaces that looked everywhere, the share of what others found that they did not score in time (all of it where that is not known)."""
     found = []
     for space in spaces:
         own = [s for s in status if s.space == space.name]
@@ -80,6 +92,8 @@ def unseen(spaces: Sequence[Judged], status: Sequence[LayerStatus], unasked: Map
             continue
         covered, total = sum(s.covered for s in own), sum(s.total for s in own)
         share = covered / total if total else 0.0
+        if total and covered == total and worst.state == "late":  # its own list is whole
+            share = 1.0 - (lacking or {}).get(space.name, 1.0)
         found.append(
             Unseen(
                 layer=space.name, state=worst.state, covered=covered, total=total, reason=worst.reason, change=space.gain * (1.0 - share)
@@ -99,21 +113,25 @@ def certificate(
     wanted: int,
     n_candidates: int,
     by_evidence: bool,
+    prepared: Mapping[str, SpaceQuery] | None = None,
 ) -> Certificate:
-    """What may be said of the first `wanted` ranks. spaces: all that were or could be asked; queries: those that were, as `found` has them.
+    """What may be said of the first `wanted` ranks. spaces: all that were or could be asked; queries: those that were, as `found` has them;
+    prepared: by space, those that are made and were not asked.
 
     by_evidence: whether evidence ranks; of other couplings nothing is certain before all have looked.
     """
-    missing = unseen(spaces, found.status if found is not None else (), unasked)
+    missing = unseen(spaces, found.status if found is not None else (), unasked, unscored(queries, found))
     if not missing:
         return Certificate(final=True, exact_to=wanted, could_change=0.0, at_most=0.0, because="all that was asked looked everywhere")
     left = {one.layer for one in missing}
     asked = {query.space: j for j, query in enumerate(queries)}
-    caps = {s.name: s.high * cap_of(s, queries[asked[s.name]] if s.name in asked else None, nulls) for s in spaces if s.name in left}
+    known = dict(prepared or {}) | {query.space: query for query in queries}
+    caps = {s.name: s.high * cap_of(s, known.get(s.name), nulls) for s in spaces if s.name in left}
     at_most, exact_to = sum(caps.values()), 0
     if by_evidence and fused is not None and found is not None and len(found.hashes):
         exact_to = _certain(spaces, asked, left, at_most, found, fused, nulls, queries, n_candidates)
-    change = could_change([(one.change, 1.0) for one in missing])
+    # Where nothing was found, all that is found yet is new.
+    change = could_change([(one.change, 1.0) for one in missing]) if found is not None and len(found.hashes) else 1.0
     final = exact_to >= wanted
     names = ", ".join(f"{one.layer} ({one.state})" for one in missing)
     if final:

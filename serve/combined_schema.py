@@ -45,9 +45,26 @@ class BridgeKey(Edge):
     reason: str = ""
 
 
+class CutAnswer(Edge):
+    """What a cut did. depth: of how many documents it left the best, null where it left all; documents: that it left, of: how many.
+    recall: the share of the corpus's own probes whose source is among the first `depth` of what the same layers find (an estimate, whose
+    95 % interval is low to high, from so many probes); null where nobody knows. reason: why not, or what it leaves out."""
+
+    cut: Printable
+    depth: int | None
+    documents: int
+    of: int
+    recall: float | None
+    low: float | None
+    high: float | None
+    probes: int
+    reason: str = ""
+
+
 class Combined(Edge):
     """A combined request as it was understood and carried out. expression: the whole tree as text. rounds: calls to each shard's host.
-    silent: operands of select that had no signal, as text, and why. notes: what else went otherwise than one may think."""
+    silent: operands of select that had no signal, as text, and why. notes: what else went otherwise than one may think. cuts: all of the
+    tree, from left to right."""
 
     expression: Printable
     rounds: int
@@ -55,3 +72,4 @@ class Combined(Edge):
     keys: list[BridgeKey]
     silent: dict[str, str]
     notes: list[str]
+    cuts: list[CutAnswer] = []

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from serve.algebra import Algebra, Result
+from serve.algebra import Algebra, Result, same
 from serve.algebra_rounds import Asked, Crossing, Rounds
 from serve.algebra_schema import Cut, Operator, operands
 from serve.algebra_text import written
 from serve.answers import evalue_of, highlighter_of, hits_out, layer_infos, layer_times
+from serve.cascades import told
 from serve.combined_schema import BridgeKey, Combined, Part, SubAnswer
 from serve.couplings import with_weights
 from serve.explanation import explained
@@ -180,6 +181,7 @@ def _told(tree: Operator, rounds: Rounds, algebra: Algebra) -> Combined:
         keys=[key for crossing in rounds.crossings.values() for key in _keys(crossing)],
         silent=algebra.silent,
         notes=rounds.notes,
+        cuts=[told(cut, rounds.stage(cut), rounds.kept.get(same(cut))) for cut in rounds.cuts],
     )
 
 

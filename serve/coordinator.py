@@ -7,13 +7,13 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from serve.admission import Admission
 from serve.answers import entry_out
 from serve.anytime.answering import answered
-from serve.anytime.learned import Learned
+from serve.anytime.learned import Learned, OfCorpus
 from serve.anytime.search import ANSWER_S, Search
 from serve.anytime.unfinished import Unfinished
 from serve.couplings import RERANKED, check
@@ -21,6 +21,7 @@ from serve.evidence import Fused
 from serve.feedback import Changed, read_examples, reformulate, suggested
 from serve.feedback_schema import Span as ChosenSpan
 from serve.feedback_schema import TermsAnswer, TermsRequest
+from serve.freshness import Freshness
 from serve.generations import Generations
 from serve.laps import Laps
 from serve.paging import Cursor
@@ -49,11 +50,13 @@ if TYPE_CHECKING:
     from shards.cache import FileCache
     from shards.plugins import Plugins
     from shards.store import Store
+    from shards.usage import Recorder
 
 logger = logging.getLogger(__name__)
 
 # Questions that are prepared in the event loop: short ones, of spaces that took so long at most when they were opened.
 SHORT_CHARS, SHORT_S = 500, 0.002
+LATE_S = 0.01  # for texts of hits, however late it is: without them there is no answer
 
 
 class Coordinator:
@@ -82,6 +85,9 @@ class Coordinator:
         self._trying = asyncio.Lock()
         self._statuses = CorpusStatuses(store)
         self.learned, self.unfinished = Learned(), Unfinished()
+        self.freshness = Freshness()
+        self.usage: Recorder | None = None  # told what answers show, where somebody builds spaces by it (`serve/building.py`)
+        self.building: Callable[[], dict[str, dict[str, Any]]] | None = None  # how far such spaces are, by corpus
         self.facts: dict[tuple[str, int], CorpusFacts] = {}  # by corpus and generation, what queries of NLQL are planned by
 
     async def start(self) -> None:
@@ -98,6 +104,7 @@ class Coordinator:
         await self.generations.close()
         self.reranking.close()
         self.translating.close()
+        self.freshness.close()
 
     async def _warm(self, generation: Generation) -> "Opened":
         root = generation.root
@@ -118,7 +125,10 @@ class Coordinator:
                 chosen = {} if all(layer.warmed for layer in layers.values()) else {"layers": asked}
                 trial = SearchRequest(corpus=corpus, query=opened.sample, k=1, budget_ms=60_000, generation=number, **chosen)
                 try:
-                    await self.search(trial)
+                    async for _ in self._answers(trial, is_stream=False, learned=OfCorpus()):
+                        pass  # it loads code and opens files, so what it took is no measure
+                    if not self.learned.knows(corpus):
+                        await self._search(trial)
                 except SondageError as error:  # no lasting problem: a query that meets it is told
                     logger.warning("corpus=%s event=trial_failed reason=%s", corpus, error)
             self._tried[corpus] = number
@@ -136,7 +146,9 @@ class Coordinator:
     async def search(self, request: SearchRequest) -> SearchAnswer:
         """The answer to one search. Raises BadQuery, NotFound, StoreError, TryAgain."""
         with self.admission.search(request.budget_ms / 1000):
-            return await self._search(request)
+            answer = await self._search(request)
+        self._was_shown(answer)
+        return answer
 
     async def search_within(self, request: SearchRequest) -> SearchAnswer:
         """The same for a part of something that was let in already."""
@@ -160,10 +172,20 @@ class Coordinator:
         """Answers to one search, each knowing more than the one before, from the cheapest layers on, and whether it is the last: that is
         what `search` gives with as much time. A combined search has one. Raises as `search`; closed, it asks nothing more."""
         with self.admission.search(request.budget_ms / 1000):
-            async for answer in self._answers(request, is_stream=True):
-                yield answer
+            async for answer, is_last in self._answers(request, is_stream=True):
+                if is_last:
+                    self._was_shown(answer)
+                yield answer, is_last
 
-    async def _answers(self, request: SearchRequest, is_stream: bool) -> AsyncGenerator["Growing", None]:
+    def _was_shown(self, answer: SearchAnswer) -> None:
+        if self.usage is not None:
+            shown = [(bytes.fromhex(hit.hash), hit.entries[0].path) for hit in answer.hits if hit.entries]
+            self.usage.used(answer.corpus, answer.generation, shown)
+
+    async def _answers(
+        self, request: SearchRequest, is_stream: bool, learned: OfCorpus | None = None
+    ) -> AsyncGenerator["Growing", None]:
+        """learned: where to learn what things take; None: with what is known of the corpus."""
         laps = Laps()
         budget = Budget(request.budget_ms / 1000)
         cursor = _cursor(request)
@@ -173,7 +195,7 @@ class Coordinator:
 
             yield await combine(self, request, cursor, budget, stage, ANSWER_S), True
             return
-        search = await self._begun(request, cursor, budget, laps)
+        search = await self._begun(request, cursor, budget, laps, learned)
         n_details = 2 * min(request.k, 10) if cursor is None and not is_stream else 0
         by_rounds = is_stream or search.by_rounds
         while True:
@@ -181,14 +203,20 @@ class Coordinator:
             step = search.step(by_rounds, reserve_s)
             if not step.names:
                 break
+            n_rounds = search.n_rounds
             await search.ask(step, n_details)
-            if search.stopped or (by_rounds and search.enough()) or not (search.ready or search.dear):
+            if search.n_rounds == n_rounds and search.left_s <= 0:  # the time went into questions
+                break
+            if search.stopped or search.enough() or not (search.ready or search.dear):
                 break
             if is_stream and search.found is not None:
                 yield await answered(search, self, stage, last=False), False
+        search.rest()
         yield await answered(search, self, stage), True
 
-    async def _begun(self, request: SearchRequest, cursor: Cursor | None, budget: Budget, laps: Laps) -> Search:
+    async def _begun(
+        self, request: SearchRequest, cursor: Cursor | None, budget: Budget, laps: Laps, learned: OfCorpus | None
+    ) -> Search:
         """A search with its questions made, as far as they take no time; or one that goes on where it was cut off."""
         kept = self.unfinished.take(request.continue_, request_identity(request)) if request.continue_ is not None else None
         if kept is not None:
@@ -203,9 +231,11 @@ class Coordinator:
             laps.end("translate")
         known = frozenset(bytes.fromhex(span.hash) for span in request.feedback)
         asking = Asking(generation, asked, names)
-        learned = self.learned.of(request.corpus)
+        learned = self.learned.of(request.corpus) if learned is None else learned
         search = Search(self, request, generation, cursor, budget, laps, names, asking, asked, learned, known, translation)
         search.resumed = False if request.continue_ is not None else None
+        is_newest = self.generations.current.get(request.corpus) is generation and request.generation is None
+        search.fresh = self.freshness.begin(generation, request, budget, is_newest)
         await search.prepare()
         if request.feedback:
             questions = list(search.ready.values())
@@ -253,7 +283,7 @@ class Coordinator:
         root = generation.root
 
         async def details(spans: Mapping[bytes, tuple[tuple[int, int], ...]], excerpt_bytes: int) -> dict[bytes, Detail]:
-            remaining_s = max(budget.remaining_s, 0.05)
+            remaining_s = max(budget.remaining_s, LATE_S)
             return await self.searcher.details(
                 root.corpus, root.generation, len(root.shards), spans, plan.words, excerpt_bytes, plan.where, remaining_s
             )
@@ -285,7 +315,7 @@ class Coordinator:
                 plan.words,
                 plan.excerpt_size,
                 plan.where,
-                max(budget.remaining_s, 0.05),
+                max(budget.remaining_s, LATE_S),
                 [query for query in plan.queries if generation.spaces[query.space].layer.origin == "derived"],
             )
         return details
@@ -352,6 +382,9 @@ class Coordinator:
         told["coordinator"] = {"id": self.name, "of": self._of}
         told["admission"] = self.admission.told()
         corpora = await self._statuses.tell(self.generations.current, told)
+        for corpus, spaces in (self.building() if self.building is not None else {}).items():
+            if corpus in corpora:
+                corpora[corpus]["building"] = spaces
         rerankers, problems = self.reranking.status(), dict(self.generations.problems)
         problems |= {f"reranker {model['model']}": model["reason"] for model in rerankers if model["reason"]}
         return {"store": self.store.url, "corpora": corpora, **told, "rerankers": rerankers, "problems": problems}

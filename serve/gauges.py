@@ -33,6 +33,9 @@ LAYER = {
     "sondage_layer_units": "Units of a layer: passages, lines, paths, symbols.",
     "sondage_layer_disk_bytes": "Files of a layer in the store.",
     "sondage_layer_statistics_bytes": "Its statistics in the coordinator's memory.",
+    "sondage_layer_built_documents": "Documents that a layer is built for which is built where it is used.",
+    "sondage_layer_waiting_documents": "Documents that somebody ordered to be built of it, and that are not yet.",
+    "sondage_layer_building_cost": "What endpoints took for its encodings in the last 31 days, by the prices of their settings.",
 }
 HOST: dict[str, tuple[Literal["gauge", "counter"], str]] = {
     "sondage_host_ready": ("gauge", "1: the host is asked; 0: its shards are asked elsewhere, or missing."),
@@ -113,6 +116,10 @@ def _layers(corpora: Mapping[str, Status]) -> Iterable[Family]:
             samples["sondage_layer_disk_bytes"][key] = layer.get("bytes", 0)
             samples["sondage_layer_statistics_bytes"][key] = layer.get("statistics_bytes", 0)
             memory |= _in_memory(key, layer)
+            if (far := told.get("building", {}).get(layer["name"])) is not None:
+                samples["sondage_layer_built_documents"][key] = far["built"]
+                samples["sondage_layer_waiting_documents"][key] = far["waiting"]
+                samples["sondage_layer_building_cost"][key] = far["spent"]["cost"]
         for part, held in told.get("memory", {}).items():
             documents |= _in_memory((corpus, part), held)
     yield from (Family(name, "gauge", text, ("corpus", "layer"), samples[name]) for name, text in LAYER.items())

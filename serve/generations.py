@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shards.errors import ModelMissing, NoCorpus, SondageError
+from shards.errors import BeingOpened, ModelMissing, NoCorpus, SondageError
 from shards.generation import Generation
 from shards.layers.contract import Request, Resources
 from shards.manifest import corpus_store, latest_generation, list_corpora
+from shards.open_order import under_way
 from shards.readers import Reader
 from shards.serving_record import ServingRecord, newest_number, read
 
@@ -251,6 +252,7 @@ class Generations:
             await self._refresh(corpus)
             current = self._current.get(corpus)
         if current is None:
+            await asyncio.to_thread(self._refuse_until_opened, corpus)
             known = ", ".join(await asyncio.to_thread(list_corpora, self.store)) or "none yet"
             raise NoCorpus(f"No corpus {corpus!r} in {self.store.url}. Known: {known}. Build it with `sondage index`.", corpus=corpus)
         if number is None or number == current.root.generation:
@@ -264,6 +266,12 @@ class Generations:
                     return opened
         self._remember(self._old[corpus, number])
         return self._old[corpus, number]
+
+    def _refuse_until_opened(self, corpus: str) -> None:
+        """Raises BeingOpened for a corpus without a generation that somebody is reading, or has been told to."""
+        for order, opening in under_way(self.store, corpus):
+            what = f"{opening.listed:,} files listed so far" if opening.listed else "its source is being listed"
+            raise BeingOpened(f"Corpus {corpus!r} is being opened from {order.url!r}: {what}. Ask again in a second.")
 
     def ready(self) -> tuple[bool, str]:
         """Whether searches can be answered, and why not."""

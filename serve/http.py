@@ -14,6 +14,7 @@ from starlette.routing import Route
 from serve.anytime.streaming import as_stream, streamed, wanted_form
 from serve.audit import AuditLog, AuditSettings
 from serve.bodies import decode, read_body, until_gone
+from serve.corpora import Openings, add_opening_routes
 from serve.documents import add_routes
 from serve.exposition import CONTENT_TYPE, exposition
 from serve.feedback_schema import TermsAnswer, TermsRequest
@@ -22,6 +23,7 @@ from serve.guard import Guard
 from serve.intake import model_of
 from serve.keys import Key, KeyRing, as_keys, visible_status
 from serve.laps import server_timing
+from serve.layer_routes import add_layer_routes
 from serve.limits import Limits
 from serve.links import SearchParameters, request_of
 from serve.metrics import Counted, Metrics
@@ -36,6 +38,7 @@ from shards.errors import StoreError
 from shards.images import media_type
 
 if TYPE_CHECKING:
+    from serve.building import Building
     from serve.coordinator import Coordinator
     from serve.pushing import Pushes
 
@@ -78,20 +81,24 @@ def create_app(
     beside: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
     pushing: "Callable[[Coordinator], AbstractAsyncContextManager[Pushes]] | None" = None,
     *,
+    opening: "Callable[[Coordinator], AbstractAsyncContextManager[Openings]] | None" = None,
     limits: Limits | None = None,
     audit: AuditSettings | None = None,
     reranker: str | None = None,
+    building: "Callable[[Coordinator], AbstractAsyncContextManager[Building]] | None" = None,
 ) -> FastAPI:
     """The application.
 
     running: gives a started coordinator (such as `serve.local.local_coordinator`); entered when the application starts, left
     when it ends. beside: entered with the application once it can answer, left before the coordinator (`serve.listener`).
     pushing: gives who takes documents for the coordinator's corpora (`serve.pushing`); without it nothing can be pushed.
+    opening: gives who opens corpora that requests name (`serve.corpora`); without it none are.
     api_keys: one of these is required of every request but for health and the interface's own description (/docs, /openapi.json), which
     hold nothing of a corpus; as `Authorization: Bearer KEY` or `X-API-Key: KEY`. A text is a key that may do everything. With none, the
     server answers only to names that no foreign web page can take (see `serve.guard.refuse_rebinding`); keep it on loopback then.
     limits: of each key, as far as it has none of its own. audit: where every request is told of. reranker: a model that requests may name
-    although it is a folder here, since it is this server's own.
+    although it is a folder here, since it is this server's own. building: counts what answers show, and has spaces built where they are
+    used (`serve.building`); without it neither is done here.
     Raises BadSpec for a key in the clear that is empty or that no header can carry, for two of one ID, and for an audit log that cannot
     be written.
     """
@@ -101,16 +108,19 @@ def create_app(
 
     coordinator: Coordinator
     pushes: Pushes | None = None
+    openings: Openings | None = None
     metrics = Metrics()
     audit_log = AuditLog(audit) if audit else None
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        nonlocal coordinator, pushes
+        nonlocal coordinator, pushes, openings
         with audit_log or nullcontext():
             async with (
                 running as coordinator,
                 pushing(coordinator) if pushing else nullcontext() as pushes,
+                opening(coordinator) if opening else nullcontext() as openings,
+                building(coordinator) if building else nullcontext(),
                 beside(app) if beside else nullcontext(),
             ):
                 yield
@@ -270,7 +280,9 @@ def create_app(
         return pushes
 
     add_routes(app, taking, guard, tags=["push"], responses=failures)
+    add_opening_routes(app, lambda: openings, guard, tags=["push"], responses=failures)
     add_query_routes(app, lambda: coordinator, guard, metrics, failures, reranker)
+    add_layer_routes(app, lambda: coordinator, guard, tags=["layers"], responses=failures)
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:

@@ -113,7 +113,7 @@ def _documents(status: Sequence[LayerStatus], spaces: Sequence[Asked], n_docs: i
 def _unsearched(status: Sequence[LayerStatus]) -> str:
     """Why not all was looked at that there is to be seen, "" if it was. A space that is not built for a document says nothing of it."""
     for s in status:
-        if s.state not in ("ready", "scoped", "absent"):
+        if s.state not in ("ready", "scoped", "building", "absent"):
             return f"{s.space} on shard {s.shard} is {s.state}" + (f": {s.reason}" if s.reason else "")
     return ""
 

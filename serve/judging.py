@@ -50,7 +50,7 @@ def _looked(generation: Generation, status: Sequence[LayerStatus], space: Space)
     rows = {ref.shard: ref.n_docs if over_documents else ref.n_entries for ref in generation.root.shards}
     looked = due = 0.0
     for s in status:
-        if s.space == space.name and s.state not in ("scoped", "absent"):
+        if s.space == space.name and s.state not in ("scoped", "building", "absent"):
             share = s.covered / s.total if s.total else float(s.state == "ready")  # a host that is gone tells no total
             of_all = rows.get(s.shard, s.total)  # shards of an experiment are none of the corpus's
             looked, due = looked + share * of_all, due + of_all

@@ -49,20 +49,14 @@ class Making:
     """Questions of some spaces, made one after the other, in whatever thread `run` is called; `done` may be asked meanwhile."""
 
     def __init__(self, asking: "Asking", names: Sequence[str]):
-        self._asking, self._names, self._stopped = asking, names, False
+        self._asking, self._names = asking, names
         self._made: list[tuple[str, SpaceQuery | str, float]] = []
 
     def run(self) -> None:
         """Raises BadQuery for a form that cannot be understood, and of spaces that were named what they raise."""
         for name in self._names:
-            if self._stopped:
-                return
             begun = time.monotonic()
             self._made.append((name, self._asking.question(name), time.monotonic() - begun))
-
-    def stop(self) -> None:
-        """Begin no other."""
-        self._stopped = True
 
     def done(self) -> Done:
         """What there is."""

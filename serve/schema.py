@@ -11,6 +11,7 @@ from serve.anytime.schema import Certificate, SearchPlan
 from serve.combined_schema import Combined, Part
 from serve.edge import MAX_QUERY_CHARS, Coupling, Edge, Printable, Weight, spelt
 from serve.feedback_schema import MAX_SPANS, FeedbackInfo, SpanRef
+from serve.freshness_schema import Freshness, FreshnessInfo, HitFreshness
 from serve.translation_schema import Translate, TranslationInfo
 
 MAX_K = 1_000
@@ -75,13 +76,20 @@ class SearchRequest(Edge):
         Goal,
         Field(
             description="fast: the cheapest layers first, and enough when the first hits would hardly change; balanced: what fits into the "
-            "time; precise: the same, nothing left out by expectation; wide: all layers, longer lists"
+            "time; precise: also what is not expected to fit, last; wide: all layers, longer lists"
         ),
     ] = "balanced"
     continue_: Annotated[
         str | None,
         Field(alias="continue", max_length=MAX_TOKEN, description="of a previous answer that its time cut off: goes on where that ended"),
     ] = None
+    freshness: Annotated[
+        Freshness,
+        Field(
+            description="trust: what was indexed; check: files of local sources are looked at beside the search, in a tenth of its time, "
+            "and what changed is read; strict: all files of the scope, of any source, as far as the time goes"
+        ),
+    ] = "check"
     cursor: Annotated[str | None, Field(max_length=512, description="of a previous answer: its next page, same generation")] = None
     generation: Annotated[int | None, Field(ge=1, lt=10**16, description="a kept generation to search instead of the newest")] = None
     highlight: Annotated[bool, Field(description="mark matches in excerpts with offsets")] = True
@@ -199,7 +207,9 @@ class Hit(Edge):
     who saw it: spaces that read the source; only derived ones, which see texts about it (then it is a hypothesis); or both (the strongest).
     coupled: the number by which hits are ranked where that is not `fused`, else null. ranks: the hit's place, from 1, in the list of each
     space that has it on its list; with evidence only where `explain` is set. All else is the same whatever the coupling.
-    parts: of a combined request, what each sub-query says of it; `fused` and `evalue` are those of the whole (`serve/algebra.py`)."""
+    parts: of a combined request, what each sub-query says of it; `fused` and `evalue` are those of the whole (`serve/algebra.py`).
+    freshness: whether its file is still what was indexed: current; changed (it is shown as it was); live (read for this search, and
+    shown as it is now); unchecked."""
 
     hash: str
     start: int
@@ -218,6 +228,7 @@ class Hit(Edge):
     ranks: dict[str, int] = {}
     parts: list[Part] = []
     rerank: RerankSignal | None = None
+    freshness: HitFreshness = "unchecked"
 
 
 class SpaceEvidence(Edge):
@@ -338,6 +349,7 @@ class SearchAnswer(Edge):
     continue_: Annotated[str | None, Field(alias="continue")] = None
     resumed: bool | None = None
     plan: SearchPlan | None = None
+    freshness: FreshnessInfo | None = None
 
 
 class DocumentAnswer(Edge):

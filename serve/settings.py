@@ -37,10 +37,13 @@ class FrontSettings(BaseModel):
     audit: AuditSettings | None = None  # none: who asks what is nobody's business
     tls_certificate: Path | None = None  # PEM, with the chain; where the server runs. None: plain HTTP
     tls_key: Path | None = None
+    open_roots: tuple[str, ...] = ()  # sources that may be opened over HTTP, with all below: a folder of the server is not its callers'
     coordinators: Annotated[int, Field(ge=1)] = 1  # on Ray; two and more, so that one that dies is not missed: it takes 5 s to start
     own_listener: bool = True  # on Ray, for this machine alone: the coordinator's process listens itself, without Serve's proxy
     translate: Translate | None = None  # who writes forms for searches that want it and name nobody; none: they have to name somebody
     rerank: Rerank | None = None  # the last stage of searches that say nothing of one; none: a model takes seconds, so it is asked for
+    builders: Annotated[int, Field(ge=0)] = 1  # processes that build spaces where they are used, with spare CPU only; 0: others do
+    count_usage: bool = True  # which documents answers show, for these: kept with the corpus, decayed, and nobody else's
     poll_s: Annotated[float, Field(gt=0)] = 0.5  # seconds between looks for a new generation: one listing of a few names
 
     @field_validator("api_keys", mode="before")

@@ -14,6 +14,7 @@ from shards.generation import Generation
 from shards.manifest import corpus_store
 from shards.memory import private_bytes
 from shards.merging import merge_debt
+from shards.partial import n_built
 from shards.pushlog import applied_of, last
 from shards.references import generations as kept_generations
 from shards.serving_record import newest
@@ -115,8 +116,10 @@ def of_generation(generation: Generation) -> dict[str, Any]:
 
 
 def n_docs_with(generation: Generation, name: str, space_id: str) -> int:
-    """Live documents of the segments that a space has been built for."""
+    """Live documents of the segments that a space has been built for; of one that is built where it is used, those that it is built for."""
     segments = (ref for page in generation.pages for ref in page.segments)
+    if generation.spaces[name].built == "used":
+        return sum(n_built(generation.store, ref, space_id) for ref in segments)
     return sum(ref.n_docs - ref.n_dead_docs for ref in segments if ref.spaces.get(name) == space_id)
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from shards import arrays as array_files
 from shards.answerability import Answerability
+from shards.cascades import Recall
 from shards.nulls import FusedNull, SpaceNull
 from shards.probes import count_words
 from shards.sentence_likeness import SentenceLikeness
 from shards.word_order import WordOrder
 
 # 1: JSON alone, without what tells nonsense. 2: an array file. 3: with `selections`. 4: with `likeness`, and `sentence` in `fused`. 5: the
-# `mean` of `fused` has up to four terms.
+# `mean` of `fused` has up to four terms, and there may be `recalls`.
 FORMAT = 5
 NO_HOME = {"home_maxima": [], "home_words": []}  # format 1 had raw scores there
 
@@ -38,7 +39,8 @@ class CorpusNulls:
     weights: what a similarity space's surprise counts (`shards.weights`), the largest 1; empty where nothing was learnt, and then
     the spaces' known-item gates count. cloze: mean reciprocal rank of cloze probes in each space, for people. answerability: what
     tells questions from nonsense, None where too few probes were asked. selections: by sorted names, what holds where not all similarity
-    spaces take part. likeness: how much like sentences queries are, None where that was not learnt.
+    spaces take part. likeness: how much like sentences queries are, None where that was not learnt. recalls: by sorted names of spaces that
+    cloze probes tried, how deep these put what is sought; empty in files written before there were any.
     """
 
     version: int
@@ -51,6 +53,7 @@ class CorpusNulls:
     fused_of_sources: FusedNull | None = None
     selections: Mapping[tuple[str, ...], Selection] = field(default_factory=dict)
     likeness: SentenceLikeness | None = None
+    recalls: Mapping[tuple[str, ...], Recall] = field(default_factory=dict)
 
     def likeness_of(self, text: str) -> float:
         """How much like a sentence a query is, 0 to 1, by which the nulls of fused evidence go; 0 where that was not learnt."""
@@ -72,6 +75,12 @@ class CorpusNulls:
             return self.fused
         chosen = self.selections.get(tuple(sorted(spaces)))
         return None if chosen is None else chosen.fused
+
+    def recall_among(self, spaces: Collection[str]) -> Recall | None:
+        """How deep these similarity spaces together put what is sought, as far as they were tried: those that were not (derived ones,
+        images) are taken to add nothing. None where none was, or where nothing was learnt."""
+        tried = {name for some in self.recalls for name in some}
+        return self.recalls.get(tuple(sorted(tried.intersection(spaces))))
 
     def to_bytes(self) -> bytes:
         """One array file: what is counted of words as arrays, the rest as JSON in its metadata."""
@@ -99,6 +108,7 @@ class CorpusNulls:
             **of_sources,
             "selections": selections,
             "likeness": None if self.likeness is None else self.likeness.to_json(),
+            "recalls": [{"spaces": names, **recall.to_json()} for names, recall in sorted(self.recalls.items())],
         }
         words = learnt.words.to_arrays() if learnt is not None and learnt.words is not None else {}
         return array_files.dump(words, {"nulls": json.dumps(value, sort_keys=True, allow_nan=False)})
@@ -126,6 +136,7 @@ class CorpusNulls:
             _fused_null(of_sources) if (of_sources := value.get("fused_of_sources")) else None,
             {tuple(one["spaces"]): _selection(one) for one in value.get("selections", ())},
             SentenceLikeness.from_json(likeness) if (likeness := value.get("likeness")) else None,
+            {tuple(one["spaces"]): Recall.from_json(one) for one in value.get("recalls", ())},
         )
 
 

@@ -202,11 +202,13 @@ def by_shard(entries: Iterable[Entry], edges: Array) -> dict[int, list[Entry]]:
     return groups
 
 
-def segment_tasks(plan: ShardPlan, page: ShardPage, packs: Mapping[bytes, str], rewritten: Sequence[Group] = ()) -> list[SegmentTask]:
+def segment_tasks(
+    plan: ShardPlan, page: ShardPage, packs: Mapping[bytes, str], rewritten: Sequence[Group] = (), anew: frozenset[str] = frozenset()
+) -> list[SegmentTask]:
     """The tasks of one shard: one segment of what is new, or several slices of hash space where there is much to write; and one
     for each group of segments that are rewritten.
 
-    packs: the staging file of each document that was read.
+    packs: the staging file of each document that was read. anew: as in `SegmentTask`, of segments that are rewritten.
     """
     by_size = {e.hash: e.size_bytes for e in plan.new_entries}
     total = sum(by_size.values())
@@ -223,8 +225,8 @@ def segment_tasks(plan: ShardPlan, page: ShardPage, packs: Mapping[bytes, str], 
             key = _key(page, documents, entries, (), plan.in_scope)
             tasks.append(SegmentTask(page.shard, page.buckets, sources, wanted, pack_entries(entries), (), plan.in_scope, key))
     for parts in rewritten:
-        key = _key(page, [], [], parts, plan.in_scope)
-        tasks.append(SegmentTask(page.shard, page.buckets, (), sorted_hashes([]), pack_entries(()), parts, plan.in_scope, key))
+        key = _key(page, [], [], parts, plan.in_scope) + b"".join(sorted(name.encode() for name in anew))
+        tasks.append(SegmentTask(page.shard, page.buckets, (), sorted_hashes([]), pack_entries(()), parts, plan.in_scope, key, anew))
     return tasks
 
 

@@ -21,7 +21,7 @@ REFIT = 0.1  # null models are fitted anew when the number of documents has chan
 
 @dataclass(frozen=True, slots=True)
 class SourceChange:
-    """What one source has to say in the next generation. applied, last_run: see `SourceRef`."""
+    """What one source has to say in the next generation. applied, last_run, pending: see `SourceRef`."""
 
     name: str
     url: str
@@ -30,6 +30,7 @@ class SourceChange:
     exclude: tuple[str, ...] = ()
     applied: int = 0
     last_run: SourceRun | None = None
+    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shards import pushlog, rewriting, tree
+from shards import layer_queue, pushlog, rewriting, tree, usage
 from shards.collect import Policy, collect
 from shards.delta import Living, Specs
 from shards.encodings import PackedEncodings
@@ -153,6 +153,8 @@ def erase(store: Store, corpus: str, doomed: Sequence[Target], tools: Tools) -> 
             outcome.notes.append(
                 "A model wrote texts about them, which are erased; the endpoint was sent their text, and may have kept it."
             )
+    usage.erase(inside, keys)
+    layer_queue.erase(inside, {path for _, path in outcome.places})
     outcome.staging = _cleanse_staging(inside, keys)
     condemned = _tainted(inside, References(store, corpus), keys)
     policy = Policy(max(len(generations(store, corpus)), 1), young=True, condemned=condemned)

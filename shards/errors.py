@@ -68,6 +68,12 @@ class StoreError(SondageError):
     status = 503
 
 
+class BeingOpened(StoreError):
+    """A corpus that was named just now, of which nothing is read yet."""
+
+    retry_after_s = 1.0
+
+
 class AlreadyExists(StoreError):
     """An exclusive create lost: somebody else published that name first."""
 

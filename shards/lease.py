@@ -26,7 +26,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -300,10 +300,10 @@ def _name(epoch: int, mark: str = "") -> str:
 
 
 def _body(holder: str, expires: float) -> bytes:
-    return json.dumps({"holder": holder, "process": _process(os.getpid()), "expires": expires}, sort_keys=True).encode()
+    return json.dumps({"holder": holder, "process": process_of(os.getpid()), "expires": expires}, sort_keys=True).encode()
 
 
-def _process(pid: int) -> list[str]:
+def process_of(pid: int) -> list[str]:
     """What tells a process of this machine from any other, ever: of Linux; elsewhere nothing."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -317,16 +317,21 @@ def _process(pid: int) -> list[str]:
 
 def _died(found: Holding, store: Store, now: float) -> bool:
     """Whether a holder was a process of this machine that is there no more, or this one, which holds it no more."""
-    process, ours = found.process, _process(os.getpid())
-    if len(process) != 4 or list(process[:2]) != ours[:2]:
-        return False
-    if list(process) == ours:  # its disk was full when it should have been given back; or another thread is just taking it
+    # Its disk was full when it should have been given back; or another thread is just taking it.
+    if list(found.process) == process_of(os.getpid()) != []:
         return (store.url, found.epoch) not in _held and now > found.expires - TERM_S + TAKING_S
+    return is_gone(found.process)
+
+
+def is_gone(process: Sequence[str]) -> bool:
+    """Whether a process, as `process_of` names it, was one of this machine that is there no more; False where nobody can tell."""
+    if len(process) != 4 or list(process[:2]) != process_of(os.getpid())[:2]:
+        return False
     try:
         os.kill(int(process[2]), 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         pass  # there, and somebody else's
-    there = _process(int(process[2]))
+    there = process_of(int(process[2]))
     return bool(there) and there != list(process)  # another process with its number

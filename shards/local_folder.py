@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 
 from shards.choosing import Chosen
@@ -59,6 +60,30 @@ class LocalFolder:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def visible(root: LocalFolder, folder: bytes, enters: Callable[[bytes], bool], most: int) -> Found:
+    """What a listing takes of one folder of it, and of those below that `enters` lets through, by the rules from the root down; about
+    `most` files. folder: relative to the root, with its slash. Links to folders are not followed. Raises SourceError where the root is
+    gone.
+    """
+    walk = _Walk(root)
+    chain: Chain = ()
+    at = 0
+    while at < len(folder):
+        end = folder.index(b"/", at) + 1
+        with suppress(OSError):
+            chain = walk._extended(chain, folder[:at], set(map(bytes, IGNORE_FILES)))
+        name = folder[at : end - 1]
+        if name == b".git" or ignored(chain, folder[: end - 1], name, True):
+            return walk.found
+        at = end
+    walk.folders = [(folder, chain)]
+    while walk.folders and len(walk.files) < most:
+        path, rules = walk.folders.pop()
+        if path == folder or enters(path):
+            walk._scan(path, rules)
+    return walk.found
 
 
 class _Walk:

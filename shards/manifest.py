@@ -18,7 +18,9 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveInt,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 
@@ -125,7 +127,8 @@ class ShardRef(Model):
 class SpaceRef(Model):
     """A space of the corpus, with its dials resolved; the fields are those of `SpaceSpec` and `Layer`.
 
-    version, fingerprint: of the layer and its model when the arrays were made; other ones make other arrays.
+    version, fingerprint: of the layer and its model when the arrays were made; other ones make other arrays. built: as in `SpaceSpec`;
+    left out where it is "all", so that the roots of corpora without partly built spaces are those that older builds write and read.
     """
 
     name: str
@@ -138,6 +141,14 @@ class SpaceRef(Model):
     null: Literal["moments", "rarity"]
     version: PositiveInt = 1
     fingerprint: str = ""
+    built: Literal["all", "used"] = "all"
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        if self.built == "all":
+            del fields["built"]
+        return fields
 
 
 class SourceRun(Model):
@@ -160,6 +171,8 @@ class SourceRef(Model):
 
     applied: of the source of pushed documents, the number of the last entry of its log that this generation holds.
     last_run: of the index job, the last that published a change of this source; None of pushed documents.
+    pending: files that were listed and are in no generation yet, because the source is read portion by portion; the next complete run
+    reads them. Left out where it is 0, so that other roots are those that older builds write and read.
     """
 
     url: str
@@ -169,6 +182,14 @@ class SourceRef(Model):
     n_entries: NonNegativeInt = 0
     applied: NonNegativeInt = 0
     last_run: SourceRun | None = None
+    pending: NonNegativeInt = 0
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        if not self.pending:
+            fields.pop("pending", None)
+        return fields
 
 
 class Root(Model):

@@ -211,8 +211,8 @@ class Applier:
         return self._layers[name, space]
 
     def _cheap(self, name: str, specs: Specs) -> bool:
-        layer = self._maker(name, specs)
-        return layer is not None and not layer.dear
+        layer = self._maker(name, specs)  # of a space that is built where it is used, a push takes what is encoded already
+        return layer is not None and (not layer.dear or specs[name][0].built == "used")
 
     def _able(self, root: Root) -> bool:
         """Whether this machine can make every space of a generation."""

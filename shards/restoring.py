@@ -108,7 +108,9 @@ class Restorer:
             return None
         return b"".join(part for key in keys for part in (pieces[key], b"\n"))
 
-    def _layer(self, part: SegmentRef, space: Space) -> bytes:
+    def _layer(self, part: SegmentRef, space: Space) -> bytes | None:
+        if space.built == "used":  # which rows it had, its own arrays alone could tell
+            return None
         segment = Segment(part, self.store, self.cache)
         documents, entries = segment.documents, segment.entries
         scope = self._scope(segment, space)

@@ -5,22 +5,24 @@ entries speak of paths, which are resolved to documents here, in whatever segmen
 """
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from shards.documents import Entries
+from shards.documents import Documents, Entries
 from shards.errors import BadQuery, SondageError
 from shards.excerpts import excerpt
 from shards.hits import Columns, Hits, Part
 from shards.identity import as_keys, find_rows
 from shards.layers.contract import Describing, Layer, Placed
 from shards.manifest import ShardPage
+from shards.on_the_fly import FIRST, OnTheFly, by_promise, can_be
 from shards.plan import And, Everything, Nothing, Plan, Predicate, SpaceQuery, simplify
 from shards.scope import EntryFields
 from shards.segment import Segment, Tombstones, unpack_entry
@@ -28,6 +30,8 @@ from shards.types import Array, Budget, Candidates, Derived, Detail, LayerStatus
 from shards.view import View
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 # Kept back for scoring the candidates when time is short: without it what a late answer has found would lack all other evidence.
 SCORING_S, SCORING_SHARE = 0.005, 0.1
@@ -38,6 +42,8 @@ class Space:
     """A space as this generation has it.
 
     scope: globs of the entries it is built for; none means all. problem: why this build cannot read or ask it, "" if it can.
+    built: "used" where only documents that pay have it, see `SpaceSpec`. sample: of these, the share of documents, by their hashes, that
+    moments are taken of: what is built where it is used is no fair sample of a corpus.
     """
 
     name: str
@@ -45,6 +51,8 @@ class Space:
     layer: Layer
     scope: tuple[str, ...] = ()
     problem: str = ""
+    built: str = "all"
+    sample: float = 1.0
 
 
 def _live(n: int, low: int, high: int, dead: Array) -> Array:
@@ -54,15 +62,37 @@ def _live(n: int, low: int, high: int, dead: Array) -> Array:
     return mask
 
 
+def _weakly(method: Callable[[View], Result], view: View) -> Callable[[], Result]:
+    """A call of a shard's method by what belongs to the shard: no circle, so that a shard that is closed is gone with its files at once,
+    and not when the garbage is collected, which takes no notice of what was there when a server began (`serve.pauses`)."""
+    weak, weak_view = weakref.WeakMethod(method), weakref.ref(view)
+
+    def call() -> Result:
+        bound, known = weak(), weak_view()
+        assert bound is not None and known is not None, "a view is used whose shard is closed"
+        return bound(known)
+
+    return call
+
+
 class Shard:
     """An opened shard. Safe for many threads; it changes only in that a space that could not be opened may be later.
 
     spaces: those of the generation, by name, whether or not every segment has them. unopened: why a space could not be opened,
-    by name; each search of it tries again, since a store may be back. kept: by `shards.nlql.rows.rows_of`.
+    by name; each search of it tries again, since a store may be back. kept: by `shards.nlql.rows.rows_of`. pending: files that this shard
+    tells of, for all, as listed and not read yet (`SourceRef`).
     """
 
-    def __init__(self, page: ShardPage, segments: Sequence[Segment], tombstones: Sequence[Tombstones], spaces: Mapping[str, Space]):
+    def __init__(
+        self,
+        page: ShardPage,
+        segments: Sequence[Segment],
+        tombstones: Sequence[Tombstones],
+        spaces: Mapping[str, Space],
+        pending: int = 0,
+    ):
         self.number = page.shard
+        self.pending = pending
         self.spaces = dict(spaces)
         self.views: list[View] = []
         base = 0
@@ -99,7 +129,9 @@ class Shard:
                         documents, entries = view.segment.documents, view.segment.entries
                         reader = space.layer.open(arrays, documents, entries, live)
                         if isinstance(reader, Placed):
-                            reader.place(partial(self._places_of, view))
+                            reader.place(_weakly(self._places_of, view))
+                        if space.built == "used" and (sampled := self._sampled(space, view)) is not None:
+                            view.samples[space.id] = space.layer.open(arrays, documents, entries, sampled)
                         view.readers[space.id] = reader
             except Exception as error:  # one broken space must not take the others with it: searches of it say so
                 reason = str(error) if isinstance(error, SondageError) else f"{type(error).__name__}: {error}"
@@ -108,6 +140,16 @@ class Shard:
                 return reason
             self.unopened.pop(space.name, None)
             return ""
+
+    def _sampled(self, space: Space, view: View) -> Array | None:
+        """The live documents of a view that moments are taken of: (n,) bool; None: of all that are built."""
+        arrays = view.segment.layer(space.id)
+        if space.layer.null != "moments" or arrays is None or "in_scope" not in arrays:
+            return None
+        built = np.asarray(arrays["in_scope"], bool)
+        low = view.live_docs & (view.doc_prefixes <= np.uint64(min(int(space.sample * 2**64), 2**64 - 1)))
+        # Where all is built it is its own sample; where it was forced for others before its sample was built there is no better one.
+        return None if built[view.live_docs].all() or (low.any() and not (low & built).any()) else low
 
     def _resolve_entries(self) -> None:
         """Give every live entry the number of its live document."""
@@ -120,7 +162,7 @@ class Shard:
                 found = rows >= 0
                 found[found] = owner.live_docs[rows[found]]
                 view.entry_docs[open_[found]] = owner.base + rows[found]
-            view.fields.kinds = partial(self._kinds_of, view)
+            view.fields.kinds = _weakly(self._kinds_of, view)
 
     def _places_of(self, view: View) -> Iterator[tuple[Entries, Array, Array]]:
         """The live entries of a view's live documents: of each segment, entries, their rows, and the rows of their documents."""
@@ -197,6 +239,7 @@ class Shard:
         except Exception as error:  # one broken space must not take the others with it: it is reported, and logged
             logger.exception("shard=%d space=%s event=search_failed", self.number, query.space)
             state, reason = "failed", f"{type(error).__name__}: {error}"
+        state, total, reason = self.with_pending(state, total, reason)
         search.status.append(LayerStatus(query.space, self.number, state, covered, total, reason, time.monotonic() - begun))
 
     def reopened(self, space: str) -> str:
@@ -213,11 +256,21 @@ class Shard:
             return "failed", problem
         if budget.expired:
             return "late", "the time budget ended"
+        if self.spaces[query.space].built == "used":
+            return "building", f"built for {covered:,} of {total:,} documents"
         if scope := self.spaces[query.space].scope:
             return "scoped", f"built for {', '.join(scope)} only"
         if (limits := self.spaces[query.space].layer.limits) and all(self.spaces[query.space].id in view.readers for view in self.views):
             return "scoped", limits
         return "absent", "not built for all documents of the scope"
+
+    def with_pending(self, state: str, total: int, reason: str) -> tuple[str, int, str]:
+        """The same, with the files that are listed and not read yet: any of them may be what is looked for, whatever the scope."""
+        if not self.pending:
+            return state, total, reason
+        unread = f"{self.pending:,} listed files are not read yet"
+        told = "; ".join(filter(None, [reason, unread]))
+        return ("building" if state in ("ready", "scoped") else state), total + self.pending, told
 
     def _search_space(
         self, query: SpaceQuery, docs: list[Array] | None, entries: list[Array] | None, hits: Hits, base: int, budget: Budget
@@ -236,6 +289,9 @@ class Shard:
                 total += np.count_nonzero(mask)
                 continue
             result = reader.search(query, None if allowed is None else allowed[i], hits.k, budget, hits.floor(best))
+            if (sample := view.samples.get(space.id) if space else None) is not None:
+                nothing = np.zeros(len(view.live_docs), bool)  # moments do not follow the scope: an empty one costs least
+                result = replace(result, moments=sample.search(query, nothing, 1, budget).moments)
             if over_entries:
                 numbers = view.entry_docs[result.rows]
                 keys = self._keys(numbers)
@@ -364,23 +420,27 @@ class Finding:
         return any(status.state == "failed" for status in self.status if status.space == space)
 
 
-def search(shards: Sequence[Shard], plan: Plan, budget: Budget) -> Candidates:
+def search(shards: Sequence[Shard], plan: Plan, budget: Budget, on_the_fly: OnTheFly | None = None) -> Candidates:
     """Candidates of several shards as if they were one: each space's best documents, every one of them scored by every space.
 
     So no space's cut-off hides evidence. All shards are searched before any candidate is scored by the other spaces: only what is
-    among the best of all needs that, a quarter of what four shards find.
+    among the best of all needs that, a quarter of what four shards find. on_the_fly: encodes what a space has no index of, as far as the
+    plan allows; None: nothing is.
     """
     hits = [Hits(plan.n_candidates, distinct=over(shards, query.space) == "documents") for query in plan.queries]
     found = find(shards, plan, hits, budget)
     listed = [h.columns() for h in hits]
     numbers = np.unique(np.concatenate([found.numbers_of(plan.given), *(columns.numbers for columns in listed)]))
     table = Table.of(numbers, listed)
-    given = np.isin(numbers, found.numbers_of(plan.given)) if any(query.known for query in plan.queries) else None
+    given = np.isin(numbers, found.numbers_of(plan.given)) if any(query.known for query in plan.queries) else np.zeros(len(numbers), bool)
+    missed = []
     for s, query in enumerate(plan.queries):
         wanted = ~table.generated[:, s]
-        found.score(query, numbers, table, s, wanted & ~given if query.known else wanted, plan.where, budget)
+        missed.append(found.score(query, numbers, table, s, wanted & ~given if query.known else wanted, plan.where, budget))
     if budget.expired:
-        found = found.with_late(plan, numbers, table)
+        found = found.with_late(plan, numbers, table, missed)
+    elif on_the_fly is not None and plan.on_the_fly_s > 0:
+        found = found.with_unbuilt(plan, numbers, table, given, on_the_fly, budget)
     return found.candidates(numbers, table, hits)
 
 
@@ -404,20 +464,32 @@ class Searched:
         bases = [part.base + view.base for part in self.parts for view in part.shard.views]
         return np.concatenate([np.zeros(0, np.int64), *(rows[rows >= base] for rows, base in zip(found, bases, strict=True))])
 
-    def with_late(self, plan: Plan, numbers: Array, table: "Table") -> "Searched":
-        """The same, where the time ended: questions that find nothing by themselves have looked at no more than they have scored."""
+    def with_late(self, plan: Plan, numbers: Array, table: "Table", missed: Sequence[Sequence[int]]) -> "Searched":
+        """The same, where the time ended: a question that did not score all that others found is late, however well it searched, and one
+        that finds nothing by itself has looked at no more than it has scored. missed: by question and shard, `score`."""
         status = list(self.status)
-        for s in [s for s, query in enumerate(plan.queries) if not query.finds and not query.known]:
-            for part, low, high in self._edges(numbers):
+        for s, query in enumerate(plan.queries):
+            for i, (part, low, high) in enumerate(self._edges(numbers)):
+                told = part.status[s]
+                if told.state not in ("ready", "known", "scoped", "building"):
+                    continue
                 scored = int(np.count_nonzero(~np.isnan(table.scores[low:high, s])))
-                if scored < high - low and part.status[s].state == "ready":
-                    late = replace(part.status[s], state="late", covered=scored, total=high - low, reason="the time budget ended")
-                    status[next(i for i, told in enumerate(status) if told is part.status[s])] = late
+                if not query.finds and not query.known and scored < high - low:
+                    late = replace(told, state="late", covered=scored, total=high - low, reason="the time budget ended")
+                elif missed[s][i]:
+                    late = replace(told, state="late", reason=f"the time budget ended before {missed[s][i]} candidates were scored")
+                else:
+                    continue
+                status[next(at for at, one in enumerate(status) if one is told)] = late
         return replace(self, status=status)
 
-    def score(self, query: SpaceQuery, numbers: Array, table: "Table", s: int, wanted: Array, where: Predicate, budget: Budget) -> None:
-        """Puts into column s of the table what a space says of the documents that are wanted, (n,) bool. numbers: (n,), ascending."""
-        for part, low, high in self._edges(numbers):
+    def score(
+        self, query: SpaceQuery, numbers: Array, table: "Table", s: int, wanted: Array, where: Predicate, budget: Budget
+    ) -> list[int]:
+        """Puts into column s of the table what a space says of the documents that are wanted, (n,) bool. numbers: (n,), ascending.
+        Returns, by shard, for how many the time did not suffice."""
+        missed = [0] * len(self.parts)
+        for i, (part, low, high) in enumerate(self._edges(numbers)):
             space = part.shard.spaces.get(query.space)
             if space is None or "refine" not in space.layer.roles or part.failed(query.space):
                 continue
@@ -425,6 +497,63 @@ class Searched:
             if len(missing):
                 for at, scored in part.shard.score(query, numbers[missing] - part.base, where, part.entries, budget):
                     table.put(s, missing[at], scored)
+                    missed[i] += int(np.count_nonzero(np.isnan(scored.scores))) if budget.expired else 0
+        return missed
+
+    def with_unbuilt(
+        self, plan: Plan, numbers: Array, table: "Table", given: Array, on_the_fly: OnTheFly, budget: Budget
+    ) -> "Searched":
+        """The same, when documents that spaces are not built for were scored on the fly, those of most promise first, into the table.
+
+        given: (n,) bool, what known questions scored in earlier rounds. Coverage stays that of the index; its reason tells how many.
+        """
+        left_s = budget.remaining_s
+        ending = budget.sooner(max(left_s - plan.on_the_fly_s, SCORING_S)) if math.isfinite(left_s) else Budget(plan.on_the_fly_s)
+        status = list(self.status)
+        order: Array | None = None
+        for s, query in enumerate(plan.queries):
+            lacking = np.isnan(table.scores[:, s]) & ~(given if query.known else np.zeros(len(given), bool))
+            if query.where is not None or ending.expired or not lacking.any():
+                continue
+            order = by_promise(table.scores) if order is None else order
+            for space, wanted, places in self._unbuilt(query, numbers, order[lacking[order]]):
+                begun = time.monotonic()
+                scored, reason = on_the_fly.score(space, query, wanted, ending)
+                table.put(s, places, scored)
+                n_scored = int(np.count_nonzero(~np.isnan(scored.scores)))
+                reason = f"{n_scored} candidates scored on the fly" + (f": {reason}" if reason else "")
+                at = next((at for at, one in enumerate(status) if one.space == query.space and one.state in ("building", "absent")), None)
+                if at is not None:  # told once: models and time are the host's, and no shard's
+                    told = status[at]
+                    seconds = time.monotonic() - begun
+                    status[at] = replace(told, reason="; ".join(filter(None, [told.reason, reason])), on_the_fly_s=seconds)
+        return replace(self, status=status)
+
+    def _unbuilt(
+        self, query: SpaceQuery, numbers: Array, order: Array
+    ) -> Iterator[tuple[Space, list[tuple[Documents, int]], Array]]:
+        """Of rows of the table, in an order, the first that a space may score on the fly: it, the documents, and the rows."""
+        parts = [part for part in self.parts if query.space in part.shard.spaces and not part.failed(query.space)]
+        space = parts[0].shard.spaces[query.space] if parts else None
+        if space is None or not can_be(space):
+            return
+        # Without any index there are no moments to judge scores by, and these would say nothing.
+        if not any(space.id in view.readers and part.shard.n_units(space.name) for part in parts for view in part.shard.views):
+            return
+        wanted: list[tuple[Documents, int]] = []
+        places: list[int] = []
+        edges = [part.base for part in self.parts]
+        for at in order.tolist():
+            part = self.parts[int(np.searchsorted(edges, numbers[at], "right")) - 1]
+            number = int(numbers[at]) - part.base
+            view = next(view for view in part.shard.views if view.base <= number < view.base + len(view.live_docs))
+            if part in parts and (space.built == "used" or space.id not in view.readers):
+                wanted.append((view.segment.documents, number - view.base))
+                places.append(at)
+            if len(wanted) == FIRST:
+                break
+        if wanted:
+            yield space, wanted, np.array(places, np.int64)
 
     def candidates(self, numbers: Array, table: "Table", hits: Sequence[Hits]) -> Candidates:
         """The documents of a table as candidates, in the order of their hashes."""
@@ -449,7 +578,7 @@ def find(shards: Sequence[Shard], plan: Plan, hits: Sequence[Hits], budget: Budg
     One question after the other, in the order of the plan, each over all shards: what the time does not suffice for is the last question
     everywhere, and not all questions of the last shard.
     """
-    finding = Budget(budget.remaining_s - min(SCORING_S, SCORING_SHARE * max(budget.remaining_s, 0.0)))
+    finding = budget.sooner(min(SCORING_S, SCORING_SHARE * max(budget.remaining_s, 0.0)))
     found: list[Finding] = []
     status: list[LayerStatus] = []
     base = 0

@@ -48,10 +48,11 @@ def _dump(parent: Generation, ref: SegmentRef, documents: Array, entries: Array)
         if not segment.has(space.id):
             continue
         over_documents = space.layer.over == "documents"
+        everywhere = not space.scope and space.built == "all"
         found = None
-        if not space.scope and over_documents and gone is not None:
+        if everywhere and over_documents and gone is not None:
             found = space.layer.recount(gone, pack_entries(()))
-        elif not space.scope and not over_documents and paths is not None:
+        elif everywhere and not over_documents and paths is not None:
             found = space.layer.recount(segment.some(documents[:0]), paths)
         if found is None:
             arrays = segment.layer(space.id)

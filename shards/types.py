@@ -53,6 +53,27 @@ class Budget:
     def expired(self) -> bool:
         return time.monotonic() >= self.deadline
 
+    def sooner(self, seconds: float) -> "Budget":
+        """One that ends so many seconds before this one does, whenever that is: also if it is ended early."""
+        return _Sooner(self, seconds)
+
+
+class _Sooner(Budget):
+    """See `Budget.sooner`. Asks the one it is part of: a copy of its deadline would go on when that is called off."""
+
+    __slots__ = ("_of", "_seconds")
+
+    def __init__(self, of: Budget, seconds: float):
+        self._of, self._seconds = of, seconds
+
+    @property
+    def remaining_s(self) -> float:
+        return self._of.remaining_s - self._seconds
+
+    @property
+    def expired(self) -> bool:
+        return self._of.remaining_s <= self._seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -145,6 +166,7 @@ class LayerStatus:
     state: ready | scoped (built for some paths only, as its spec says) | late (budget ended) | failed | missing (shard or host
         gone) | absent (not built here) | known (of a question that was not searched for, since an earlier round was).
     covered, total: documents (or entries) of the scope looked at, of those there are; reason: why not all, else "".
+    on_the_fly_s: of `seconds` none: what scoring documents without an index took beside.
     """
 
     space: str
@@ -154,6 +176,7 @@ class LayerStatus:
     total: int
     reason: str = ""
     seconds: float = 0.0
+    on_the_fly_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

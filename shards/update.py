@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shards import pushlog, rdkit_molecules, tree
 from shards.attached import Attached, attach
@@ -46,7 +46,10 @@ ATTEMPTS = 10  # each one but the last met another run's publication
 class Options:
     """One run of the index job.
 
-    specs: spaces wanted; empty keeps those of the corpus. n_shards: None keeps (1 for a new corpus).
+    specs: spaces wanted; empty keeps those of the corpus. n_shards: None keeps (1 for a new corpus). listing: what the source holds,
+    where the caller has just looked. portion: paths; of what may have changed only these are read, nothing is deleted or merged, and the
+    generation says how many files are `pending` (`shards/progressive.py`). read_before: paths of portions that this caller had read: what
+    of them could not be read is not pending.
     """
 
     corpus: str
@@ -59,6 +62,9 @@ class Options:
     formats: frozenset[str] = ALL  # names of formats whose files are read as what they are; the others are text or skipped
     refit: float = REFIT
     choose: Callable[[Listing], Sequence[SpaceSpec]] | None = None  # further specs for a new corpus, by what the source holds
+    listing: Listing | None = None
+    portion: frozenset[str] | None = None
+    read_before: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -140,7 +146,8 @@ class Updater:
                         raise
                     logger.info("corpus=%s event=retry reason=%s", options.corpus, error)
                     continue
-                self._merge(outcome)
+                if options.portion is None:
+                    self._merge(outcome)
                 try:
                     self.writer.tidy()
                 except (StoreError, NotFound) as error:  # the run is done: this only wastes space until the next
@@ -164,7 +171,7 @@ class Updater:
 
     def _attempt(self, options: Options, outcome: Outcome) -> None:
         with timed(outcome, "list"):
-            listing = list_source(options.source)
+            listing = options.listing or list_source(options.source)
             outcome.listed = len(listing.files)
             outcome.skipped.update({k: v for k, v in listing.counters.items() if v})
             for problem in listing.problems:
@@ -196,6 +203,10 @@ class Updater:
             attached = attach(listing, rules, self._dims(options, specs), self._images(specs), options.formats)
             listing = attached.listing
             compared = compare(listing, tree.rows(self.writer.store, old_tree) if old_tree else (), options.max_file_bytes)
+        pending = 0
+        if options.portion is not None:
+            later = sum(file.path not in options.portion and file.path not in options.read_before for file in compared.suspects)
+            compared, pending = replace(compared, suspects=[f for f in compared.suspects if f.path in options.portion], gone=[]), later
         self._guard_shrink(options, outcome, listing, old_source, compared.gone)
         ranges = self._ranges(options, parent)
         staged: list[Staged] = []
@@ -208,6 +219,8 @@ class Updater:
         with timed(outcome, "plan"):
             change = change_of(options.source.name, compared, staged, options.max_file_bytes)
             outcome.added, outcome.removed, outcome.renamed = len(change.added), len(change.removed), n_moved(change)
+        if parent is None and not change.added and options.portion is not None:
+            return  # a first generation holds something; a later portion may
         if parent is None and not change.added:
             reasons = (_counted(outcome) or next(iter(outcome.failed.values()))).rstrip(".")
             raise SourceError(
@@ -216,7 +229,7 @@ class Updater:
             )
         packs = {key: result.pack for result in staged for key in result.hashes.values()}
         asked = options.source
-        source = SourceChange(asked.name, asked.url, change, asked.include, asked.exclude, last_run=_last_run(outcome))
+        source = SourceChange(asked.name, asked.url, change, asked.include, asked.exclude, last_run=_last_run(outcome), pending=pending)
         draft = Draft(specs, (source,), packs, tuple(ranges), build=frozenset(able) if unable else None, refit=options.refit)
         if parent is not None and not self.writer.due(parent, draft):
             outcome.generation = parent.root.generation

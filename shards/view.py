@@ -22,6 +22,7 @@ class View:
     fields: EntryFields
     entry_docs: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (entries,) document number of each, -1 where dead
     readers: dict[str, Reader] = field(default_factory=dict)  # space id -> reader; absent where the segment lacks the space
+    samples: dict[str, Reader] = field(default_factory=dict)  # of spaces built where they are used: over what moments are taken of
 
     def __post_init__(self) -> None:
         # Kept because every look-up by hash needs them; 8 bytes a row.

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shards.cascades import Recall
 from shards.types import Array
 
 MIN_CHOICES = 16  # with fewer probes the weights stay equal
@@ -89,6 +90,22 @@ class Choices:
             fitted = fit_weights([(right[at], rest[:, at]) for right, rest in self.choices]) if some else None
             self._fitted[some] = {} if fitted is None else dict(zip(some, fitted.tolist(), strict=True))
         return self._fitted[some]
+
+    def recall(self, names: Sequence[str]) -> Recall | None:
+        """How deep what these spaces say together, weighed as `weights` has it, puts the right documents; None where nothing was learnt.
+
+        A right document of which they say nothing is not found. (The weights were fitted on these very choices: a few numbers of hundreds
+        of choices, so what is told is hardly too much.)
+        """
+        counted = self.weights(names)
+        if not counted:
+            return None
+        weights = np.array([counted.get(name, 0.0) for name in self.spaces])
+        ranks = []
+        for right, rest in self.choices:
+            own, others = float(right @ weights), rest @ weights
+            ranks.append(1.0 + (others > own).sum() + (others == own).sum() / 2 if own > 0 else np.inf)
+        return Recall.of_ranks(ranks)
 
     def found(self) -> dict[str, float]:
         """The mean reciprocal rank of the right document in each space, ties at half."""

@@ -96,6 +96,7 @@ class SegmentTask:
     packs: staging files to take documents from; wanted: (n, 20) uint8 ascending, those to take. entries: new ones.
     parts: segments to join with them, without their dead rows. in_scope: space name -> (m, 20) ascending hashes of documents
     that a scoped space is built for. key: equal for tasks that give the same segment, whatever packs the documents are taken from.
+    anew: names of spaces that parts have for some of their documents, and that this segment is to have for all.
     """
 
     shard: int
@@ -106,6 +107,7 @@ class SegmentTask:
     parts: tuple[SegmentRef, ...] = ()
     in_scope: dict[str, Array] = field(default_factory=dict)
     key: bytes = b""
+    anew: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class Worker:
                     f"Layer {name!r}: this machine's model is not the one that the job was started with, so their vectors must "
                     "not be mixed. Put the same model folder on every node (SONDAGE_MODELS may be a shared folder)."
                 )
+        self._in_part = {name for name, (spec, _) in specs.items() if spec.built == "used"}
         self._globs = {name: [glob_regex(glob) for glob in spec.scope] for name, (spec, _) in specs.items()}
         self._openers: dict[tuple[Source, int], Opener] = {}
         self._extractors = Extractors()
@@ -285,7 +288,7 @@ class Worker:
             begun = time.monotonic()
             known = _Counted(self.encodings(name, layer, space))
             tell = _of_space(name, progress)
-            if parts and all(part.layer(space) is not None for part, _ in parts):
+            if parts and name not in task.anew and all(part.layer(space) is not None for part, _ in parts):
                 pieces = [
                     (part.layer(space), (doc_maps if layer.over == "documents" else entry_maps)[i + 1])
                     for i, (part, _) in enumerate(parts)
@@ -316,6 +319,15 @@ class Worker:
         return PackedEncodings(self.store, folder(layer, space))
 
     def _scope(self, name: str, documents: Documents, entries: Entries, task: SegmentTask) -> Array | None:
+        """The rows that a space is built for here; None: all. Of one that is built where it is used, those that are encoded already."""
+        scope = self._in_globs(name, documents, entries, task)
+        if name not in self._in_part:
+            return scope
+        layer, space = self.layers[name]
+        kept = ~PackedEncodings(self.store, folder(layer, space)).lacking(documents.hashes)
+        return kept if scope is None else scope & kept
+
+    def _in_globs(self, name: str, documents: Documents, entries: Entries, task: SegmentTask) -> Array | None:
         """The rows that a space with a scope is built for: entries by their own path, documents by any of theirs; None: all."""
         if name not in task.in_scope:
             return None

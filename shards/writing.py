@@ -107,7 +107,9 @@ class Writer:
         """Whether the draft says anything that its parent does not."""
         if parent is None or any(not source.change.empty or self._moved(parent, source) for source in draft.sources):
             return True
-        if not _same_spaces(parent, draft) or draft.ranges not in (None, _ranges(parent.root)) or self.outdated(parent.root):
+        if not _same_spaces(parent, draft) or _built(parent, draft) or draft.ranges not in (None, _ranges(parent.root)):
+            return True
+        if self.outdated(parent.root):
             return True
         return draft.build is None and any(_stale(ref, draft.specs) for page in parent.pages for ref in page.segments)
 
@@ -202,16 +204,19 @@ class Writer:
         removed = by_shard((entry for source in draft.sources for entry in source.change.removed), edges)
         tally.documents_added = tally.documents_removed = 0
         tasks: list[SegmentTask] = []
+        # Spaces that were built where they were used, and are to be built for all: no segment can be sure to have all of one.
+        widened = {name for name in _built(parent, draft) if draft.specs[name][0].built == "all"}
+        anew = frozenset(widened if draft.build is None else ())
         for number, page in enumerate(pages):
-            stale = draft.build is None and any(_stale(ref, draft.specs) for ref in page.segments)
+            stale = draft.build is None and any(_stale(ref, draft.specs) or anew & ref.spaces.keys() for ref in page.segments)
             if number not in added and number not in removed and not stale:
                 continue
             plan = ShardDelta(self.store, page, draft.specs, parent, self.staging).decide(added.get(number, []), removed.get(number, []))
             tally.documents_added += len(plan.new_documents)
             tally.documents_removed += plan.n_dead_documents
-            lacking = [ref for ref in plan.refs if draft.build is None and _stale(ref, draft.specs)]
+            lacking = [ref for ref in plan.refs if draft.build is None and (_stale(ref, draft.specs) or anew & ref.spaces.keys())]
             kept = [ref for ref in plan.refs if ref not in lacking]
-            tasks += segment_tasks(plan, page, draft.packs, in_portions(lacking))
+            tasks += segment_tasks(plan, page, draft.packs, in_portions(lacking), anew)
             pages[number] = ShardPage(shard=number, buckets=ranges[number], segments=tuple(kept))
         for number, refs in self.build(tasks, draft.building, tally, held).items():
             refs.sort(key=lambda ref: ref.id)
@@ -242,9 +247,9 @@ class Writer:
     # --- trees and root ----------------------------------------------------------------------------------------------------
 
     def _moved(self, parent: Generation, source: SourceChange) -> bool:
-        """Whether a log was applied further though that changed no entry."""
+        """Whether a log was applied further, or files were read, though that changed no entry."""
         before = parent.root.sources.get(source.name)
-        return (before.applied if before else 0) != source.applied
+        return (before.applied, before.pending) != (source.applied, source.pending) if before else source.applied != 0
 
     def _source(self, parent: Generation | None, source: SourceChange) -> SourceRef:
         before = parent.root.sources.get(source.name) if parent else None
@@ -261,6 +266,7 @@ class Writer:
             n_entries=(before.n_entries if before else 0) + len(change.added) - len(change.removed),
             applied=source.applied,
             last_run=source.last_run,
+            pending=source.pending,
         )
 
     def root(self, parent: Generation | None, draft: Draft, pages: Sequence[ShardPage], sources: Mapping[str, SourceRef]) -> Root:
@@ -296,7 +302,7 @@ class Writer:
                     origin=layer.origin, granularity=layer.granularity, null=layer.null, version=layer.version,
                     fingerprint=layer.fingerprint(),
                 )  # fmt: skip
-            refs.append(ref)
+            refs.append(ref if ref.built == spec.built else ref.model_copy(update={"built": spec.built}))
         return tuple(refs)
 
     # --- null models -------------------------------------------------------------------------------------------------------
@@ -366,6 +372,12 @@ def _stale(ref: SegmentRef, specs: Specs) -> bool:
 
 def _same_spaces(parent: Generation, draft: Draft) -> bool:
     return {name: space for name, (_, space) in draft.specs.items()} == {ref.name: ref.space_id for ref in parent.root.spaces}
+
+
+def _built(parent: Generation | None, draft: Draft) -> list[str]:
+    """The spaces of which the draft says otherwise than its parent for which documents they are built."""
+    before = {(ref.name, ref.space_id): ref.built for ref in parent.root.spaces} if parent else {}
+    return [name for name, (spec, space) in draft.specs.items() if before.get((name, space), spec.built) != spec.built]
 
 
 def _ranges(root: Root) -> tuple[tuple[int, int], ...]:

@@ -20,8 +20,10 @@ from shards import arrays as array_files
 from shards.documents import Documents, Entries
 from shards.identity import content_hash
 from shards.layers.contract import Layer, Request
+from shards.on_the_fly import OnTheFly, can_be
 from shards.plan import SpaceQuery
 from shards.segment import pack_entries
+from shards.shard import Space
 from shards.types import Arrays, Budget, Entry, Found, Moments
 
 WORDS = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "parse_json", "loadFile", "HTTPServer", "tree", "sort"]
@@ -331,6 +333,23 @@ class LayerContract:
             together = self.all_scores(reader, query, len(rows))
             alone = np.concatenate([reader.score(query, rows[i : i + 1], Budget()).scores for i in range(len(rows))])
             assert alone.tobytes() == together[rows].tobytes()
+
+    def test_what_is_scored_on_the_fly_has_the_bits_that_the_index_gives(self, seed):
+        layer = self.make_layer()
+        if seed or not can_be(space := Space("s", "s", layer)):
+            pytest.skip("never scored on the fly, or was with the first seed")
+        _, segment, _, reader, queries = self.whole(seed)
+        rows = np.random.default_rng(seed).permutation(len(segment.keys))[:8].astype(np.int32)
+        on_the_fly = OnTheFly()
+        assert on_the_fly.load(space).wait(60)
+        for query in queries:
+            wanted = reader.score(query, rows, Budget())
+            found, why = on_the_fly.score(space, query, [(segment.documents, row) for row in rows.tolist()], Budget())
+            assert why == ""
+            assert found.scores.tobytes() == wanted.scores.tobytes()
+            matched = np.isfinite(wanted.scores)
+            assert found.starts[matched].tolist() == wanted.starts[matched].tolist()
+            assert found.ends[matched].tolist() == wanted.ends[matched].tolist()
 
     def test_an_empty_segment_is_searched_and_finds_nothing(self, seed):
         layer, _, _, _, queries = self.whole(seed)

@@ -21,6 +21,7 @@ from mcp_types import CallToolResult
 import sondage
 from cluster.settings import HostSettings
 from jobs.agents import address
+from serve.anytime.learned import Usual
 from serve.http import create_app
 from serve.keys import KeyRing, new_key
 from serve.limits import Limits
@@ -98,6 +99,20 @@ def test_a_search_gives_hits_with_ids_that_can_be_read(engine: sondage.Engine) -
     assert first["id"] in text(found) and found.structured_content["verdict"] in text(found)
     read = called(engine, "read_span", id=first["id"], before=60, after=80)
     assert "def parse_date" in read.structured_content["text"] and "RFC 9110" in text(read)
+
+
+def test_hits_that_may_still_change_are_said_to(engine: sondage.Engine) -> None:
+    whole = called(engine, "search", query="wing flutter at mach 3", k=3)
+    assert whole.structured_content["complete"] and whole.structured_content["final"]
+    learned = engine._coordinator.learned.of("c").of("bm25")
+    learned.search_s, before = Usual(mean=50.0, n=100), learned.search_s  # longer than the time of a search
+    try:
+        part = called(engine, "search", query="wing flutter at mach 3", k=3)
+    finally:
+        learned.search_s = before
+    told = part.structured_content
+    assert not told["complete"] and not told["final"]
+    assert "not fully searched: bm25 late; about" in text(part) and "of the hits may be others: ask again" in "".join(told["notes"])
 
 
 def test_a_document_is_read_piece_by_piece_without_gaps(engine: sondage.Engine) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -15,6 +16,8 @@ from scripted_coordinator import HASH
 from test_push_http import LAYERS, serving
 
 import sondage
+from serve.coordinator import Coordinator
+from serve.corpora import Openings
 from shards.errors import NotFound, SondageError
 
 METHODS = ("get", "put", "post", "delete")
@@ -99,7 +102,10 @@ def _read(values: list[str], schema: dict[str, Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("openapi")) as url:
+    def opening(coordinator: Coordinator) -> Openings:  # by processes that die at once: what opening comes to is test_open_corpus's
+        return Openings(coordinator.store, coordinator.generations, lambda *_: subprocess.Popen(["true"]), ("/data",))
+
+    with serving(tmp_path_factory.mktemp("openapi"), opening=opening) as url:
         yield url
 
 
@@ -157,6 +163,9 @@ async def tour(client: Any, corpus: str) -> None:
     assert len([row async for row in rows] if hasattr(rows, "__aiter__") else list(rows)) == 1
     assert await done(client.nlql_schema(corpus, strict=True)) and await done(client.nlql_schema())
     assert (await done(client.suggest_terms([f"{made.hash}:0-16"], corpus=corpus, k=3))).terms
+    ordered = await done(client.open_corpus(f"{corpus}-opened", "/data", include=["*.txt"], layers=["names"]))
+    assert ordered == (await done(client.opening(ordered.corpus))).model_copy(update={"seconds": ordered.seconds})
+    assert not (await done(client.order_layers(corpus, usage=False))).queue.usage
     assert (await done(client.status()))["corpora"][corpus]
     assert "sondage_" in await done(client.metrics())
     assert await done(client.alive()) and (await done(client.ready())).ready

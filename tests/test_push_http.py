@@ -15,6 +15,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -40,10 +41,11 @@ LINES = {"content-type": "application/x-ndjson"}
 
 
 @contextmanager
-def serving(folder: Path, keys: tuple[str, ...] = ()) -> Iterator[str]:
-    """What `sondage serve` runs, in a thread of this process; gives its URL. folder: with the store, which may be shared."""
+def serving(folder: Path, keys: tuple[str, ...] = (), **more: Any) -> Iterator[str]:
+    """What `sondage serve` runs, in a thread of this process; gives its URL. folder: with the store, which may be shared. more: as of
+    `create_app`."""
     settings = HostSettings(store_url=str(folder / "store"), cache_dir=folder / f"cache-{uuid.uuid4().hex}", models_dir=folder / "models")
-    app = create_app(local_coordinator(settings, poll_s=0.05), keys, pushing=local_pushes)
+    app = create_app(local_coordinator(settings, poll_s=0.05), keys, pushing=local_pushes, **more)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -1,8 +1,13 @@
 """From what a search has found so far to an answer: evidence, verdict, ranking, the last stage, hits, and what was not looked at."""
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from serve.answers import highlighter_of, hits_out, layer_infos, layer_times
+from serve.anytime.telling import certified, coverage, planned
 from serve.couplings import NOTHING, couple, located, with_places, with_weights
 from serve.evidence import Fused, weigh
 from serve.explanation import explained
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
     from serve.anytime.search import Search
     from serve.coordinator import Coordinator
 
+PIECE = 20  # hits that are written at once: some milliseconds
+OVER_S = 0.005  # after the time has ended no further ones are begun
 NOT_YET = "further layers are being asked"  # of an answer that another one follows
 
 
@@ -68,6 +75,7 @@ async def answered(search: "Search", coordinator: "Coordinator", stage: Stage | 
     spans = [] if shown is None or (stage is None and pinned is None) else _spans(found, shown, ranking)
     if stage is not None and last:
         details_of = coordinator.details_of(generation, plan, budget)
+        details_of = details_of if search.fresh is None else search.fresh.details_of(details_of, plan)
         before = (pinned or Pinned()) if cursor else None  # a first page without a last stage was in the order of evidence
         reranked = await stage.run(spans, details_of, budget, offset, request.k, before)
         ranking, pinned = ranking[reranked.order], reranked.pinned
@@ -75,26 +83,45 @@ async def answered(search: "Search", coordinator: "Coordinator", stage: Stage | 
     elif pinned is not None:  # by settings that have changed since
         ranking = ranking[follow(spans, pinned, offset, request.k)[0]]
     hits: list[Hit] = []
+    written = request.k
     page, more = coupled.page(ranking, offset, request.k)
     if shown is not None:
         details = await coordinator.details(generation, plan, found, shown, page, budget)
+        if search.fresh is not None and (gone := await search.fresh.look(details, _shown(found, shown, page), plan, budget)):
+            is_left = np.array([key.tobytes() not in gone for key in found.hashes], np.bool_)
+            page, more = coupled.page(ranking[is_left[ranking]], offset, request.k)  # others take their places
+            page = [row for row in page if is_left[row]]
+            if budget.remaining_s > 0:
+                details = await coordinator.details(generation, plan, replace(found, details=details), shown, page, budget)
+                gone = await search.fresh.look(details, _shown(found, shown, page), plan, budget)
+                page = [row for row in page if found.hashes[row].tobytes() not in gone]
         mark_up = highlighter_of(request, generation, prepared) if request.highlight else None
-        hits = hits_out(page, shown, found, plan.queries, details, mark_up, request.explain)
+        standing = {} if search.fresh is None else {"freshness": search.fresh.of}
+        for at in range(0, len(page), PIECE):
+            if at:
+                await asyncio.sleep(0)  # a thousand hits take long, and nobody else's answer is to wait for them
+            if at and budget.remaining_s < -OVER_S:
+                written, more = at, True  # the rest is the next page
+                break
+            marked = mark_up if not at or budget.remaining_s > 0 else None  # what is there goes before how it looks
+            hits += hits_out(page[at : at + PIECE], shown, found, plan.queries, details, marked, request.explain, **standing)
         hits = with_places(hits, page, found, facts, coupled)
         if reranked is not None:
             hits = with_scores(hits, spans, reranked)
     laps.end("excerpts")
-    following = Cursor(root.generation, offset + request.k, plan.n_candidates, request_identity(request), pinned).encode() if more else None
+    following = Cursor(root.generation, offset + written, plan.n_candidates, request_identity(request), pinned).encode() if more else None
     if following:
         coordinator.generations.pin(root.corpus, root.generation)
     infos = with_weights(layer_infos(generation, search.names, prepared, reasons | search.unasked, found, fused), facts, coupled)
     if request.explain and fused is not None:
         infos = explained(infos, request, generation, prepared, facts, found, fused, search.translation)
-    status = search.statuses()
-    certificate = search.certificate(fused, offset + request.k, request.coupling.name == "evidence" and reranked is None)
+    status = coverage(search)
+    certificate = certified(search, fused, offset + request.k, request.coupling.name == "evidence" and reranked is None)
     if not last and certificate.final:
         certificate = certificate.model_copy(update={"final": False, "because": NOT_YET})
-    search.learned.answer_s.add(laps.now_s - begun - (laps.ms.get("rerank", 0.0) + laps.ms.get("joint", 0.0)) / 1e3)
+    if search.fresh is not None and certificate.final and (doubt := search.fresh.doubt(query.space for query in prepared)):
+        certificate = certificate.model_copy(update={"final": False, "because": doubt})
+    search.learned.answered(laps.now_s - begun - (laps.ms.get("rerank", 0.0) + laps.ms.get("joint", 0.0)) / 1e3, len(page))
     return SearchAnswer(
         corpus=root.corpus,
         generation=root.generation,
@@ -118,10 +145,22 @@ async def answered(search: "Search", coordinator: "Coordinator", stage: Stage | 
         feedback=changed.info if changed else None,
         translation=search.translation,
         certificate=certificate,
-        continue_=coordinator.unfinished.keep(search, request_identity(request)) if last and search.unfinished else None,
+        continue_=_token(search, coordinator) if last and search.unfinished else None,
         resumed=search.resumed,
-        plan=search.told() if request.explain else None,
+        plan=planned(search) if request.explain else None,
+        freshness=search.fresh.info() if search.fresh is not None else None,
     )
+
+
+def _shown(found: Candidates, shown: Fused, page: list[int]) -> dict[bytes, tuple[int, int]]:
+    """The spans that a page shows, by content hash."""
+    return {found.hashes[row].tobytes(): (int(shown.starts[row]), int(shown.ends[row])) for row in page}
+
+
+def _token(search: "Search", coordinator: "Coordinator") -> str:
+    """What a search is kept under that its time cut off."""
+    search.put_by()
+    return coordinator.unfinished.keep(search, request_identity(search.request), search.size_bytes)
 
 
 def _spans(found: Candidates, shown: Fused, ranking: Array) -> list[Span]:

@@ -1,18 +1,22 @@
 """What a further round of a search found, joined with what was known: as if all spaces had been asked at once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from shards.identity import as_keys
 from shards.types import Array, Candidates
 
+WHOLE = ("ready", "scoped", "building")  # states of a space that has looked at all that it is to look at
+
 
 def joined(before: Candidates, more: Candidates, spaces: Sequence[str], places: Sequence[int | None]) -> Candidates:
     """Candidates of all rounds so far.
 
     more: of a plan whose queries are of these spaces, with the hashes of `before` given. places: where each of them stands in `before`,
-    None for one that was asked only now. Of known ones `before` has the lists, moments and coverage, and `more` the scores of what is new.
+    None for one that was asked only now. Of known ones `before` has the lists, moments and coverage, and `more` the scores of what is new;
+    where the time did not suffice for these, the space is late, and what it lacks is said.
     """
     rows = {key: i for i, key in enumerate(as_keys(before.hashes).tolist())}
     news = as_keys(more.hashes).tolist()
@@ -40,7 +44,13 @@ def joined(before: Candidates, more: Candidates, spaces: Sequence[str], places: 
             columns[name].append(column)
     table = {name: np.stack(found, axis=1)[order] if found else np.zeros((n, 0)) for name, found in columns.items()}
     known = {space for space, place in zip(spaces, places, strict=True) if place is not None}
-    status = [s for s in before.status if s.space in known] + [s for s in more.status if s.space not in known]
+    late = {(s.space, s.shard): s.reason for s in more.status if s.space in known and s.state == "late"}
+    status = [
+        replace(s, state="late", reason=late[s.space, s.shard]) if (s.space, s.shard) in late and s.state in WHOLE else s
+        for s in before.status
+        if s.space in known
+    ]
+    status += [s for s in more.status if s.space not in known]
     moments = tuple(more.moments[j] if place is None else before.moments[place] for j, place in enumerate(places))
     n_matched = [more.n_matched[j] if place is None else before.n_matched[place] for j, place in enumerate(places)]
     return Candidates(

@@ -4,23 +4,23 @@ A search that its time cuts off can be kept and taken up again (`serve.anytime.u
 """
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cluster.batching import TryAgain
 from serve import filters
-from serve.anytime.learned import OfCorpus, changes, gains, searched
-from serve.anytime.planning import Step, Waiting, could_change, is_enough, next_step, why_not_begun
+from serve.anytime.learned import FEW_HITS, OfCorpus, changes, gains, searched
+from serve.anytime.planning import TIGHT, Step, Waiting, could_change, is_enough, next_step, why_not_begun, worth_making
 from serve.anytime.rounds import joined, only
-from serve.anytime.schema import Certificate, PlannedSpace, SearchPlan
-from serve.certificate import Judged, certificate, trusted
+from serve.certificate import trusted
 from serve.evidence import SpaceFacts
 from serve.highlight import query_words
 from serve.judging import facts_of
 from serve.laps import Laps
 from serve.paging import Cursor
-from serve.questions import Asking, Done, silent
+from serve.questions import Asking, Done, Making, silent
 from serve.schema import SearchRequest
 from serve.translation_schema import TranslationInfo
 from shards.candidates import merge
@@ -32,12 +32,27 @@ if TYPE_CHECKING:
     from serve.coordinator import Coordinator
     from serve.evidence import Fused
     from serve.feedback import Changed
+    from serve.freshness import Checking
 
 ANSWER_S = 0.004  # kept back from the hosts' budget for fusing, details and writing the answer, where no more is known to be needed
-ANSWER_SHARE = 0.3  # of what is left, that is kept back at most
+ANSWER_SHARE, MANY_SHARE = 0.3, 0.6  # of what is left, that is kept back at most; for many hits, whose texts take most of the time
 WIDE = 3  # times as many documents does each space list where a search is to be wide
 QUESTION_S = 0.002  # questions that take so long are made in a thread, and not before they are wanted
-DONE = frozenset(("ready", "scoped", "absent"))  # states of coverage that more time does not change
+# How long hosts may encode what they find and a space has no index of, by goal: a share of the time left, and most seconds.
+ON_THE_FLY = {"fast": (0.0, 0.0), "balanced": (0.3, 0.25), "precise": (0.5, 5.0), "wide": (0.3, 5.0)}
+DONE = frozenset(("ready", "scoped", "building", "absent"))  # states of coverage with which a space is not asked again
+LATE = frozenset(("late",))  # those that more time changes: what is broken or gone stays so, however long one goes on
+WAIT_S = 0.001  # for questions that take long, at least: they may be there
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A question that is being made in a thread. since: as `time.monotonic` gives it."""
+
+    name: str
+    made: Making
+    task: "asyncio.Future[None]"
+    since: float
 
 
 @dataclass
@@ -46,7 +61,9 @@ class Search:
 
     asked: the request, with forms that a model wrote; judged: the one whose text the verdict goes by. ready: questions that are made but
     not asked; dear: names of spaces whose questions take long to make, and are not there; queries: those that were asked, in the order
-    of `found`. unasked: why spaces are not asked, for now. rounds: of each that was asked, the round.
+    of `found`. unasked: why spaces are not asked, for now. rounds: of each that was asked, the round. making: the question that is being
+    made in a thread; beside: those to be made while hosts work. asked_now: whether there was a round since the search began, or was taken
+    up again.
     """
 
     coordinator: "Coordinator"
@@ -74,52 +91,96 @@ class Search:
     stopped: str = ""
     resumed: bool | None = None
     kept_back_s: float = 0.0
+    making: "UnderWay | None" = None
+    beside: list[str] = field(default_factory=list)
+    asked_now: bool = False
+    fresh: "Checking | None" = None
 
     # --- questions -------------------------------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
         """Make the questions that take no time; those that a request with feedback or a translation asks, all at once."""
-        prepare_s = self.coordinator.generations.prepare_s
-        corpus, chosen = self.request.corpus, self.asking.chosen
+        chosen = self.asking.chosen
         at_once = bool(self.request.feedback or self.request.translate)
-        self.dear = [name for name in chosen if not at_once and prepare_s(corpus, [name]) >= QUESTION_S]
+        is_long = self.coordinator.is_long(self.asked)
+        self.dear = [name for name in chosen if not at_once and (is_long or self._is_dear(name))]
         await self._questions([name for name in chosen if name not in self.dear], in_thread=at_once)
-        if self.asking.left_out and not self.ready and not self.dear:
-            await self._questions(list(self.asking.left_out), in_thread=at_once)  # nothing else can be asked: all are
-        else:
-            self.reasons |= self.asking.left_out
+        self.reasons |= self.asking.left_out
+        await self._last_resort(in_thread=at_once)
         self._narrow()
 
+    async def _last_resort(self, in_thread: bool = True) -> None:
+        """Where nothing else can be asked, all spaces are that were left out by what the query looks like."""
+        if not (self.ready or self.dear or self.queries) and self.asking.left_out.items() <= self.reasons.items():
+            names = list(self.asking.left_out)
+            self.reasons = {name: why for name, why in self.reasons.items() if name not in names}
+            await self._questions(names, in_thread)
+
+    def _is_dear(self, name: str) -> bool:
+        """Whether the question of a space may take long: as it did when the corpus was opened, or has since; or nobody has tried."""
+        took_s = max(self.coordinator.generations.prepare_s(self.request.corpus, [name]), self.learned.of(name).prepare_s.mean)
+        return took_s >= QUESTION_S or not self.generation.spaces[name].layer.warmed
+
     async def _questions(self, names: list[str], in_thread: bool) -> None:
-        """Make the questions of these spaces. In a thread they are made one after the other, and taken as far as the time goes."""
+        """Make the questions of these spaces, one after the other."""
         made = self.asking.begin(names)
-        if in_thread or self.coordinator.is_long(self.asked):
+        if in_thread:
             await asyncio.to_thread(made.run)
         else:
             made.run()
         self._take(made.done())
 
     async def _dear(self, names: list[str], left_s: float) -> None:
-        """The same for those that take long, within a time: what is not ready then goes on by itself, and is not asked for now."""
-        made = self.asking.begin(names)
-        task = asyncio.get_running_loop().run_in_executor(None, made.run)
-        _, pending = await asyncio.wait({task}, timeout=max(left_s, 0.001))
-        if pending:
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            made.stop()
-        else:
-            task.result()
-        done = made.done()
-        self._take(done)
-        self.dear = [name for name in self.dear if name not in done.ended]
-        self.unasked |= {name: "not begun: its question was not made in time" for name in names if name not in done.ended}
+        """The same for those that take long, one after the other, within a time. The one that is being made when that ends goes on by
+        itself, is not asked now, and is there if the search is taken up again; no other is begun."""
+        ends = time.monotonic() + max(left_s, WAIT_S)
+        while wanted := [name for name in names if name in self.dear]:
+            under_way = self.making or self._make(wanted[0])
+            _, pending = await asyncio.wait({under_way.task}, timeout=max(ends - time.monotonic(), 0.0))
+            if pending:
+                self.unasked |= {name: "not begun: its question was not made in time" for name in names if name in self.dear}
+                break
+            if self.making is under_way:
+                self.making = None
+            self._take(under_way.made.done())
+            under_way.task.result()
+        await self._last_resort()
         self._narrow()
 
+    def _make(self, name: str) -> "UnderWay":
+        """Begin a question in a thread."""
+        made = self.asking.begin([name])
+        task = asyncio.get_running_loop().run_in_executor(None, made.run)
+        self.making = UnderWay(name, made, task, time.monotonic())
+        task.add_done_callback(self._was_made)
+        return self.making
+
+    def rest(self) -> None:
+        """Begin no further question: the answer leaves. The one that is being made goes on, for when the search is taken up again."""
+        self.beside = []
+
+    def _was_made(self, task: "asyncio.Future[None]") -> None:
+        """Takes a question, whether or not anybody waits for it, and learns what it took; begins the next of those to be made beside."""
+        if task.cancelled() or task.exception() is not None or self.making is None or self.making.task is not task:
+            return  # it was taken; or what went wrong is told to whoever asks for it again
+        done = self.making.made.done()
+        self.making = None
+        for name in done.ended & set(self.dear):
+            self.learned.of(name).left_out = 0
+        self._take(done)
+        self.beside = [name for name in self.beside if name in self.dear]
+        if self.beside:
+            self._make(self.beside.pop(0))
+
     def _take(self, done: Done) -> None:
-        self.ready |= done.questions
-        self.reasons |= done.reasons
-        for name, seconds in done.seconds.items():
-            self.learned.of(name).prepare_s.add(seconds)
+        """Puts what was made in its place; what was taken before is left alone."""
+        new = done.ended.difference(self.ready, self.rounds, self.reasons)
+        self.ready |= {name: question for name, question in done.questions.items() if name in new}
+        self.reasons |= {name: why for name, why in done.reasons.items() if name in new}
+        self.dear = [name for name in self.dear if name not in done.ended]
+        if not self.coordinator.is_long(self.asked):  # else it says nothing of what questions usually take
+            for name in new:
+                self.learned.of(name).prepare_s.add(done.seconds[name])
 
     def _narrow(self) -> None:
         """Of two spaces with the same matches ask one."""
@@ -139,37 +200,53 @@ class Search:
     def waiting(self) -> list[Waiting]:
         """The spaces that could still be asked."""
         names = [*self.ready, *self.dear]
-        gain = self._gains()
+        gain = self.gains()
         found = []
         for name in names:
             seen = self.learned.of(name)
-            prepare_s = seen.prepare_s.upper or self.coordinator.generations.prepare_s(self.request.corpus, [name])
-            found.append(Waiting(name, prepare_s, seen.search_s.upper, gain.get(name, 0.0), name in self.ready))
+            opened_s = self.coordinator.generations.prepare_s(self.request.corpus, [name])
+            done_s = time.monotonic() - self.making.since if self.making is not None and self.making.name == name else 0.0
+            prepare_s = max((seen.prepare_s.upper or opened_s) - done_s, 0.0)
+            least_s = max((seen.prepare_s.lower or opened_s) - done_s, 0.0) if name not in self.ready else 0.0
+            costs = (seen.doubt * prepare_s, seen.doubt * seen.search_s.upper)
+            least_s = seen.doubt * (least_s + seen.search_s.lower)
+            found.append(Waiting(name, *costs, gain.get(name, 0.0), name in self.ready, least_s))
         return found
 
     def step(self, by_rounds: bool, reserve_s: float = 0.0) -> Step:
         """The next round; why others are not in it is remembered. reserve_s: kept back for what comes after the hosts."""
         self.kept_back_s = self._answer_s() + reserve_s
-        waiting, left_s = self.waiting, self.budget.remaining_s - self.kept_back_s
-        step = next_step(waiting, left_s, self.learned.round_s.upper, by_rounds, self.found is None)
+        waiting, left_s = self.waiting, self.left_s
+        precise = self.request.goal == "precise"
+        step = next_step(waiting, left_s, self.learned.round_s.upper, by_rounds, not self.asked_now, precise)
         left_s -= step.expected_s
+        self.beside = worth_making(waiting, step, self.left_s) if step.names else []
         for one in waiting:
             self.expected_s[one.name] = one.cost_s
             if one.name not in step.names:
                 self.unasked[one.name] = why_not_begun(one, left_s)
+                if not step.names:  # no round follows
+                    self.learned.of(one.name).left_out += 1
         return step
+
+    @property
+    def left_s(self) -> float:
+        """What is left for rounds."""
+        return self.budget.remaining_s - self.kept_back_s
 
     async def ask(self, step: Step, n_details: int = 0) -> None:
         """One round: all hosts, the spaces of this step, and what others say of what these find. Raises TryAgain before the first."""
         wanted = [name for name in step.names if name not in self.ready]
         if wanted:
-            searches_s = sum(self.learned.of(name).search_s.upper for name in step.names if name in self.ready)
-            await self._dear(wanted, self.budget.remaining_s - self.kept_back_s - self.learned.round_s.upper - searches_s)
+            wanted.sort(key=lambda name: name in self.request.forms)  # which may take anything to be understood
+            left_s, searches_s = self.left_s, sum(self.learned.of(name).search_s.upper for name in step.names)
+            wait_s = left_s - self.learned.round_s.lower - min(searches_s, left_s / 2)
+            await self._dear(wanted, min(wait_s, TIGHT * left_s) if len(step.names) > 1 else wait_s)
         new = [self.ready.pop(name) for name in step.names if name in self.ready]
         self.laps.end("prepare")
         if not new:
             return
-        self.n_rounds += 1
+        self.n_rounds, self.asked_now = self.n_rounds + 1, True
         for query in new:
             self.unasked.pop(query.space, None)
             self.rounds[query.space] = self.n_rounds
@@ -181,9 +258,11 @@ class Search:
             queries=asked,
             given=b"" if before is None else before.hashes.tobytes(),
             n_details=n_details if before is None else 0,
-            budget_s=max(self.budget.remaining_s - self.kept_back_s, 0.001),
+            budget_s=max(self.left_s, 0.001),
         )
         begun = self.laps.now_s
+        if self.beside and self.making is None:
+            self._make(self.beside.pop(0))  # while the hosts work
         try:
             parts = await self._search(plan)
         except TryAgain:
@@ -193,6 +272,8 @@ class Search:
             self.unasked |= {query.space: "not begun: the hosts take no more calls now" for query in new}
             self.ready |= {query.space: query for query in new}
             return
+        if self.fresh is not None:
+            parts = await self.fresh.parts(plan, parts, self.left_s)
         self.laps.end("scatter")
         more = merge(parts, plan.n_candidates, plan.given)
         searched(self.learned, [query.space for query in new], more.status, self.laps.now_s - begun, len(parts))
@@ -216,12 +297,15 @@ class Search:
     def plan(self) -> Plan:
         """What hosts are asked, with the questions so far."""
         context = self.request.context
+        # A joint ranking says what no other document can reach: of those that nobody encoded, nobody knows.
+        share, most_s = ON_THE_FLY["fast" if self.request.coupling.name == "joint" else self.request.goal]
         return Plan(
             where=self._where,
             queries=self.queries,
             n_candidates=self.n_candidates,
             n_details=0,
-            budget_s=max(self.budget.remaining_s - self.kept_back_s, 0.001),
+            budget_s=max(self.left_s, 0.001),
+            on_the_fly_s=max(min(share * self.left_s, most_s), 0.0),
             words=self._words,
             excerpt_size=EXCERPT_BYTES if context is None else LinesAround(context.before, context.after),
         )
@@ -239,16 +323,30 @@ class Search:
     @property
     def unfinished(self) -> bool:
         """Whether more time would bring more."""
-        return bool(self.ready or self.dear or self._cut_off())
+        return bool(self.ready or self.dear or self._in_state(lambda state: state in LATE))
 
-    def _cut_off(self) -> set[str]:
+    def _in_state(self, wanted: Callable[[str], bool]) -> set[str]:
+        """The spaces that were asked and are so on any shard."""
         status: tuple[LayerStatus, ...] = () if self.found is None else self.found.status
-        return {s.space for s in status if s.state not in DONE}
+        return {s.space for s in status if wanted(s.state)}
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what is kept of it, about."""
+        found = self.found
+        if found is None:
+            return 0
+        return sum(column.nbytes for column in (found.hashes, found.generated, found.scores, found.starts, found.ends))
+
+    def put_by(self) -> None:
+        """Lets go of what is found again: texts of hits."""
+        if self.found is not None:
+            self.found = replace(self.found, details={})
 
     def resume(self, request: SearchRequest, budget: Budget, laps: Laps) -> None:
         """Go on with more time: what did not look everywhere is asked anew, what has is not asked again."""
-        self.request, self.budget, self.laps, self.resumed, self.stopped = request, budget, laps, True, ""
-        again = self._cut_off()
+        self.request, self.budget, self.laps, self.resumed, self.stopped, self.asked_now = request, budget, laps, True, "", False
+        again = self._in_state(lambda state: state not in DONE)
         if self.found is not None and again:
             kept = [j for j, query in enumerate(self.queries) if query.space not in again]
             self.ready |= {query.space: query for query in self.queries if query.space in again}
@@ -260,7 +358,7 @@ class Search:
         if not (self.ready or self.dear):
             self.stopped = self.stopped or "all were asked"
             return True
-        gain = self._gains()
+        gain = self.gains()
         change = could_change([(gain.get(name, 0.0), 1.0) for name in (*self.ready, *self.dear)])
         if is_enough(self.request.goal, change):
             why = f"left out: all that is left would change about {100 * change:.0f} % of the first hits, and {self.request.goal} is wanted"
@@ -269,80 +367,33 @@ class Search:
             return True
         return False
 
-    # --- what is told ----------------------------------------------------------------------------------------------------------
+    # --- what is known ----------------------------------------------------------------------------------------------------------
 
     def learn(self, fused: "Fused | None", found: Candidates | None) -> None:
-        """Remember what each space changed, where all looked everywhere."""
-        if fused is None or found is None or self.unfinished or len(self.queries) < 2:
+        """Remember what each space changed, where all looked everywhere, and neither they nor what they count was the caller's choice."""
+        request = self.request
+        if fused is None or found is None or len(self.queries) < 2 or request.layers != "auto" or request.weights or request.forms:
+            return
+        if self.unfinished or self._in_state(lambda state: state not in DONE):
             return
         for query, change in zip(self.queries, changes(fused.surprises, fused.weights, found.generated).tolist(), strict=True):
             self.learned.of(query.space).change.add(change)
 
-    def certificate(self, fused: "Fused | None", wanted: int, by_evidence: bool) -> Certificate:
-        """What was not looked at, and what that could still change."""
-        names = [query.space for query in self.queries] + [*self.ready, *self.dear]
-        layers = {name: self.generation.spaces[name].layer for name in names}
-        counts = trusted(layers, self.generation.nulls, silent(self.generation, self.reasons))
-        gain = self._gains()
-        spaces = [
-            Judged(name, layers[name], int(self.generation.statistics(name).n_units), *counts[name], gain.get(name, 0.0)) for name in names
-        ]
-        unasked = {name: self.unasked.get(name, "not begun") for name in (*self.ready, *self.dear)}
-        return certificate(
-            spaces,
-            self.queries,
-            self.found,
-            fused,
-            self.generation.nulls,
-            unasked,
-            wanted=wanted,
-            n_candidates=self.n_candidates,
-            by_evidence=by_evidence,
-        )
+    @property
+    def all_names(self) -> list[str]:
+        """The spaces that were asked, in the order of `queries`, and those that wait."""
+        return [*(query.space for query in self.queries), *self.ready, *self.dear]
 
-    def told(self) -> SearchPlan:
-        """How the search went, for `explain`."""
-        took = {} if self.found is None else _seconds(self.found.status)
-        gain = self._gains()
-        spaces = [
-            PlannedSpace(
-                layer=name,
-                round=self.rounds.get(name),
-                expected_ms=round(1e3 * self.expected_s.get(name, 0.0), 3),
-                took_ms=round(1e3 * took[name], 3) if name in took else None,
-                change=round(gain.get(name, 0.0), 4),
-                reason=self.unasked.get(name, ""),
-            )
-            for name in [*(query.space for query in self.queries), *self.ready, *self.dear]
-        ]
-        return SearchPlan(goal=self.request.goal, rounds=self.n_rounds, spaces=spaces, stopped=self.stopped or "all were asked")
+    def counts(self) -> dict[str, tuple[float, float]]:
+        """What each may count in the ranking: `serve.certificate.trusted`."""
+        layers = {name: self.generation.spaces[name].layer for name in self.all_names}
+        return trusted(layers, self.generation.nulls, silent(self.generation, self.reasons))
 
-    def statuses(self) -> list[LayerStatus]:
-        """Coverage of all that was asked, and of what was not begun."""
-        found = list(self.found.status) if self.found is not None else []
-        for name in (*self.ready, *self.dear):
-            why = self.unasked.get(name, "not begun")
-            over_entries = self.generation.spaces[name].layer.over == "entries"
-            for ref in self.generation.root.shards:
-                total = ref.n_entries if over_entries else ref.n_docs
-                found.append(LayerStatus(name, ref.shard, "late", 0, total, why))
-        return sorted(found, key=lambda s: (s.space, s.shard))
-
-    def _gains(self) -> Mapping[str, float]:
-        names = [query.space for query in self.queries] + [*self.ready, *self.dear]
-        layers = {name: self.generation.spaces[name].layer for name in names}
-        counts = trusted(layers, self.generation.nulls, silent(self.generation, self.reasons))
-        return gains(self.learned, names, {name: low for name, (low, _) in counts.items()})
+    def gains(self) -> Mapping[str, float]:
+        """What each is expected to change: `serve.anytime.learned.gains`."""
+        return gains(self.learned, self.all_names, {name: low for name, (low, _) in self.counts().items()})
 
     def _answer_s(self) -> float:
-        return max(ANSWER_S, min(self.learned.answer_s.upper, ANSWER_SHARE * max(self.budget.remaining_s, 0.0)))
-
-
-def _seconds(status: tuple[LayerStatus, ...]) -> dict[str, float]:
-    """By space, over its shards."""
-    found: dict[str, float] = {}
-    for s in status:
-        found[s.space] = found.get(s.space, 0.0) + s.seconds
-    return found
-
-
+        share = ANSWER_SHARE if self.request.k <= FEW_HITS else MANY_SHARE
+        n_hits = min(self.request.k, max(self.generation.root.n_docs, 1))
+        return max(ANSWER_S, min(self.learned.answering_s(n_hits), share * max(self.budget.remaining_s, 0.0)))

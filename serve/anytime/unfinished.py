@@ -12,26 +12,37 @@ if TYPE_CHECKING:
     from serve.anytime.search import Search
 
 KEPT_S = 60.0  # that a search is kept
-MOST = 256  # that are kept, some hundred kilobytes each; the oldest go first
+MOST, MOST_BYTES = 256, 64 << 20  # that are kept, of some hundred kilobytes each as a rule; the oldest go first
 
 
 class Unfinished:
     """Searches by token. clock: seconds. For one event loop."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, most: int = MOST, kept_s: float = KEPT_S):
-        self._clock, self._most, self._kept_s = clock, most, kept_s
-        self._kept: OrderedDict[str, tuple[float, str, Search]] = OrderedDict()
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, most: int = MOST, kept_s: float = KEPT_S, most_bytes: int = MOST_BYTES
+    ):
+        self._clock, self._most, self._kept_s, self._most_bytes = clock, most, kept_s, most_bytes
+        self._kept: OrderedDict[str, tuple[float, str, Search, int]] = OrderedDict()
+        self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, search: "Search", request: str) -> str:
+    def keep(self, search: "Search", request: str, size_bytes: int) -> str:
         """A token for a search. request: what must be the same of a request that goes on with it."""
         token = secrets.token_urlsafe(12)
-        self._kept[token] = self._clock() + self._kept_s, request, search
-        while len(self._kept) > self._most or next(iter(self._kept.values()))[0] < self._clock():
-            self._kept.popitem(last=False)
+        self._kept[token] = self._clock() + self._kept_s, request, search, size_bytes
+        self.size_bytes += size_bytes
+        while self._kept and (len(self._kept) > self._most or self.size_bytes > self._most_bytes or self._oldest_s < self._clock()):
+            self._drop(next(iter(self._kept)))
         return token
+
+    @property
+    def _oldest_s(self) -> float:
+        return next(iter(self._kept.values()))[0]
+
+    def _drop(self, token: str) -> None:
+        self.size_bytes -= self._kept.pop(token)[3]
 
     def take(self, token: str, request: str) -> "Search | None":
         """The search of a token, which is then nobody else's; None where it is not here (any more): another process may have had it.
@@ -43,5 +54,5 @@ class Unfinished:
             return None
         if found[1] != request:
             raise BadQuery("`continue` belongs to another request. Send it with the same corpus, query, layers, filters and coupling.")
-        del self._kept[token]
+        self._drop(token)
         return found[2]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import anyio  # which httpx itself waits by
 import httpx
 
+from serve.corpora_schema import OpeningAnswer
 from serve.push_schema import BulkAnswer, PushAnswer
 from serve.schema import DocumentAnswer, Ready, SearchAnswer, SearchRequest
 
@@ -22,6 +23,7 @@ from .tries import Answer, Retries
 
 if TYPE_CHECKING:
     from serve.feedback_schema import Span, TermsAnswer
+    from serve.layer_orders import LayersAnswer
     from serve.nlql.schema import QueryAnswer
 
     from .calls import Asked
@@ -194,6 +196,27 @@ class AsyncClient:
             yield total.placed(len(lines), await self._call(calls.put_lines(lines, corpus, asked)))
 
     # --- the server ----------------------------------------------------------------------------------------------------------
+
+    async def order_layers(self, corpus: str, **order: Any) -> "LayersAnswer":
+        """As `Client.order_layers`."""
+        return await self._call(calls.layers(corpus, order))
+
+    async def open_corpus(
+        self,
+        corpus: str,
+        root: str,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        source: str = "main",
+        layers: Sequence[str] | None = None,
+    ) -> OpeningAnswer:
+        """As `Client.open_corpus`."""
+        return await self._call(calls.open_corpus(corpus, root, include, exclude, source, layers))
+
+    async def opening(self, corpus: str, source: str = "main") -> OpeningAnswer:
+        """As `Client.opening`."""
+        return await self._call(calls.opening(corpus, source))
 
     async def status(self) -> dict[str, Any]:
         """As `Client.status`."""

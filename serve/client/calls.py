@@ -11,6 +11,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from serve.corpora_schema import OpeningAnswer, OpenRequest
 from serve.links import parameters_of
 from serve.problems import invalid, place
 from serve.push_schema import BulkAnswer, PushAnswer, PushParameters
@@ -22,6 +23,7 @@ from .refusals import Refused
 
 if TYPE_CHECKING:
     from serve.feedback_schema import TermsAnswer
+    from serve.layer_orders import LayersAnswer
     from serve.nlql.builder import QueryBuilder
     from serve.nlql.schema import QueryAnswer, QueryRequest
     from shards.nlql.ir import Query
@@ -179,7 +181,34 @@ def _numbered(id: str | None) -> dict[str, str]:
     return {"idempotency-key": id or uuid.uuid4().hex}
 
 
+def open_corpus(
+    corpus: str, root: str, include: Sequence[str], exclude: Sequence[str], source: str, layers: Sequence[str] | None
+) -> Call[OpeningAnswer]:
+    """Sent twice it is one order. Raises InvalidRequest."""
+    body = {"corpus": corpus, "source": {"root": root, "include": list(include), "exclude": list(exclude), "name": source}}
+    try:
+        request = OpenRequest.model_validate(body | ({"layers": list(layers)} if layers is not None else {}))
+    except ValidationError as error:
+        raise invalid(error.errors(), OpenRequest) from None
+    return Call("POST", "/v1/corpora", _model(OpeningAnswer), headers=JSON, content=_asked(request))
+
+
+def opening(corpus: str, source: str) -> Call[OpeningAnswer]:
+    return Call("GET", f"/v1/corpora/{quote(corpus, safe='')}", _model(OpeningAnswer), parameters=_stated(source=source))
+
+
 # --- the server --------------------------------------------------------------------------------------------------------------
+
+
+def layers(corpus: str, fields: Mapping[str, Any]) -> "Call[LayersAnswer]":
+    """fields: of `LayersRequest`. Given twice, an order says the same. Raises InvalidRequest."""
+    from serve.layer_orders import LayersAnswer, LayersRequest
+
+    try:
+        request = LayersRequest.model_validate(dict(fields))
+    except ValidationError as error:
+        raise invalid(error.errors(), LayersRequest) from None
+    return Call("POST", f"/v1/corpora/{quote(corpus, safe='')}/layers", _model(LayersAnswer), headers=JSON, content=_asked(request))
 
 
 def status() -> Call[dict[str, Any]]:

@@ -28,6 +28,7 @@ from .streams import RowStream
 
 if TYPE_CHECKING:
     from serve.anytime.streaming import Growing
+    from serve.layer_orders import LayersAnswer
     from serve.nlql.schema import QueryAnswer, QueryRequest
     from shards.nlql.ir import Query
 
@@ -253,6 +254,14 @@ class Engine:
             body = content.encode() if isinstance(content, str) else content
             made, left_out = await asyncio.to_thread(operation, target, path, body, metadata, vectors, key)
         return await acknowledge(pushes, target, asked, made, left_out)
+
+    def order_layers(self, corpus: str, **order: Any) -> "LayersAnswer":
+        """As `Client.order_layers`: kept in the store, and done by whoever serves it."""
+        from serve.layer_orders import LayersRequest, ordered
+
+        asked = model_of(LayersRequest, order)
+        generation = self._wait(self._coordinator.generations.get(corpus))
+        return ordered(self._coordinator.store, generation.root, asked)
 
     async def _put_many(self, items: Iterable[Item], corpus: str, asked: PushParameters) -> BulkAnswer:
         pushes = await self._taking()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
+from serve.corpora_schema import OpeningAnswer
 from serve.push_schema import BulkAnswer, PushAnswer
 from serve.schema import DocumentAnswer, Ready, SearchAnswer, SearchRequest
 
@@ -22,6 +23,7 @@ from .tries import Answer, Retries
 
 if TYPE_CHECKING:
     from serve.feedback_schema import Span, TermsAnswer
+    from serve.layer_orders import LayersAnswer
     from serve.nlql.schema import QueryAnswer, Row
 
     from .calls import Asked
@@ -214,7 +216,31 @@ class Client:
         for lines in portions(items):
             yield total.placed(len(lines), self._call(calls.put_lines(lines, corpus, asked)))
 
+    def order_layers(self, corpus: str, **order: Any) -> "LayersAnswer":
+        """Order what is built of a space that is built where it is used: `build="dense", scope=["docs/**"]`, or pin, unpin, evict,
+        cancel, limit (with bytes, encodings_per_day, cost_per_day), or usage=False. Returns when the order is kept; `status` tells how far
+        the work is."""
+        return self._call(calls.layers(corpus, order))
+
     # --- the server ----------------------------------------------------------------------------------------------------------
+
+    def open_corpus(
+        self,
+        corpus: str,
+        root: str,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        source: str = "main",
+        layers: Sequence[str] | None = None,
+    ) -> OpeningAnswer:
+        """Have the server read a folder or URL that it can reach, and search it while it is read: a first part within seconds. layers:
+        none: by what there is. The same order twice is one; `opening` says how far it is."""
+        return self._call(calls.open_corpus(corpus, root, include, exclude, source, layers))
+
+    def opening(self, corpus: str, source: str = "main") -> OpeningAnswer:
+        """How far the opening of a corpus is: its `state`, what is `held` and `pending`."""
+        return self._call(calls.opening(corpus, source))
 
     def status(self) -> dict[str, Any]:
         """The corpora with their layers, and the hosts."""

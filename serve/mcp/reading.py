@@ -26,6 +26,7 @@ def hits(answer: "SearchAnswer", telling: Telling) -> tuple[Frame, list[Item]]:
         "verdict": answer.verdict,
         "reason": cut(answer.verdict_reason, MAX_REASON_CHARS),
         "complete": answer.complete,
+        "final": answer.certificate.final if answer.certificate is not None else answer.complete,
         "notes": notes,
     }
     head = f"{answer.verdict}: {fields['reason']}" + ("" if answer.complete else " (not everything was searched)")
@@ -62,8 +63,15 @@ def _notes(answer: "SearchAnswer") -> list[str]:
         notes.append(f"words added by `like`: {' '.join(answer.feedback.terms[:12])}")
     if not answer.complete:
         short = {f"{c.layer} {c.state}" for c in answer.coverage if c.state not in ("ready", "scoped")}
-        notes += [f"not fully searched: {', '.join(sorted(short))}"] if short else []
+        notes += [f"not fully searched: {', '.join(sorted(short))}{_may_change(answer)}"] if short else []
     return [cut(note, MAX_REASON_CHARS) for note in notes[:MAX_NOTES]]
+
+
+def _may_change(answer: "SearchAnswer") -> str:
+    """What that may mean for the hits."""
+    if (kept := answer.certificate) is None:
+        return ""
+    return "; these hits stay" if kept.final else f"; about {100 * kept.could_change:.0f} % of the hits may be others: ask again"
 
 
 def rows(answer: "QueryAnswer", telling: Telling) -> tuple[Frame, list[Item]]:

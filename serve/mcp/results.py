@@ -21,12 +21,14 @@ class FoundHit(BaseModel):
 
 
 class Found(BaseModel):
-    """verdict: strong, weak, or none: then there is no answer here. complete: whether all layers and shards were searched."""
+    """verdict: strong, weak, or none: then there is no answer here. complete: whether all layers and shards were searched. final: whether
+    what was not searched can change these hits no more."""
 
     corpus: str
     verdict: str
     reason: str
     complete: bool = True
+    final: bool = True
     notes: list[str] = []
     hits: list[FoundHit]
     left_out: str = ""

@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from pydantic import ValidationError
 
@@ -36,20 +36,28 @@ REGISTRY = {
 }
 
 
+Built = Literal["all", "used"]
+
+
 @dataclass(frozen=True, slots=True)
 class SpaceSpec:
-    """A space as asked for: its name in the corpus, the layer, the dials. `scope`: globs of the entries it is built for."""
+    """A space as asked for: its name in the corpus, the layer, the dials. `scope`: globs of the entries it is built for.
+
+    built: "used": only of those documents for which use shows that it pays, or that somebody asked for (`shards/building.py`); it says
+    when arrays are made and not what is in them, so it is no dial of the layer's and no part of the space's id.
+    """
 
     name: str
     layer: str
     params: dict[str, Any] = field(default_factory=dict)
     scope: tuple[str, ...] = ()
+    built: Built = "all"
 
     @classmethod
     def parse(cls, text: str) -> "SpaceSpec":
         """A spec from the command line: `layer`, `name=layer`, with `:key=value,…` dials and `@glob` scope.
 
-        Examples: `bm25`, `dense@asyncio/**`, `small=static:unit_bytes=500`. Values are JSON, else text.
+        Examples: `bm25`, `dense@asyncio/**`, `small=static:unit_bytes=500`, `dense:built=used`. Values are JSON, else text.
         """
         head, _, glob = text.partition("@")
         head, _, dials = head.partition(":")
@@ -65,7 +73,10 @@ class SpaceSpec:
                 params[key] = value
         if not name:
             raise BadSpec(f"Layer spec {text!r} names no layer. Choose from: {', '.join(sorted(REGISTRY))}.")
-        return cls(name, layer or name, params, (glob,) if glob else ())
+        built = params.pop("built", "all")
+        if built not in get_args(Built):
+            raise BadSpec(f"Layer spec {text!r}: built is {built!r}. It is all, or used: of documents that answers show.")
+        return cls(name, layer or name, params, (glob,) if glob else (), cast(Built, built))
 
 
 def create(spec: SpaceSpec, resources: "Resources") -> "Layer":
@@ -80,7 +91,10 @@ def create(spec: SpaceSpec, resources: "Resources") -> "Layer":
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         dials = ", ".join(layer_class.Params.model_fields) or "none"
         raise BadSpec(f"Layer {spec.layer!r}: {problems}. Its dials are: {dials}.") from None
-    return layer_class(params, resources)
+    layer: Layer = layer_class(params, resources)
+    if spec.built == "used" and not layer.in_part:
+        raise BadSpec(f"Layer {spec.layer!r} keeps no encodings of documents, so it is built for all: leave out built=used.")
+    return layer
 
 
 def space_id(spec: SpaceSpec, layer: "Layer") -> str:

@@ -141,6 +141,9 @@ class Layer(ABC):
     dear: ClassVar[bool] = False  # encoding takes seconds: what is pushed gets this space afterwards, see `shards/push.py`
     narrows: ClassVar[str | None] = None  # the layer whose matches and scores it gives by reading less: of both, one is asked
     shapes: ClassVar[frozenset[str] | None] = None  # of common text that it is asked by itself, see `shards/routing.py`; None: all
+    # Whether segments may have it for some documents and get the others later: it keeps encodings by document, and its arrays say by
+    # `in_scope`, (rows,) bool, which rows they are built for.
+    in_part: ClassVar[bool] = False
     warmed: ClassVar[bool] = True  # whether it may be put a question that nobody asked, so that who asks first waits for no model
     limits: ClassVar[str] = ""  # which documents it is never built for, whoever asks: coverage says so
     written_form: ClassVar[str] = ""  # a form of its own that a chat model can write for a question, as it is told; "": none

@@ -28,6 +28,7 @@ class ImageLate(Late):
     """Images and pages by the nearest of their patches to each token of the question."""
 
     name = "image_late"
+    in_part = False  # whether a row is in the space depends on its image, too
     granularity = "image"
     query_format = 'text, or {"vectors": [[numbers], …]}, one list for each token'
     cost = "wants a GPU; 264 kB a page of 1,030 patches (int8: 136), and its encoding; 22 ms for 100 pages"

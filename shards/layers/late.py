@@ -75,6 +75,7 @@ class Late(Layer):
         "recall@10 .99, @100 .94 at 10,000"
     )
     dear = True
+    in_part = True
 
     class Params(contract.Params):
         """Lengths in UTF-8 bytes of the rendition, or in the model's tokens."""

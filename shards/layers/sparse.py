@@ -55,6 +55,7 @@ class Sparse(contract.Layer):
     query_format = 'text, or {"weights": {vocabulary entry: number}}'
     cost = "default model: encodes 25 passages/s and core; 1.3 to 2 kB a passage; 0.7 ms for 100,000 passages"
     dear = True
+    in_part = True
     portion_units: ClassVar[int] = 256  # until encodings are first written
 
     class Params(contract.Params):

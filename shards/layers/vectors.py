@@ -173,6 +173,7 @@ class EncodedLayer(VectorLayer):
     portion_units: passages until encodings are written for the first time (`shards.layers.keeping`). clock: seconds, for what follows.
     """
 
+    in_part = True
     portion_units: ClassVar[int]
     clock: Callable[[], float] = staticmethod(time.monotonic)
     params: VectorParams

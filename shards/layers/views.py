@@ -85,6 +85,7 @@ class Views(EncodedLayer):
     """Documents by what is said about them."""
 
     name = "views"
+    in_part = False  # texts are kept by section
     origin = "derived"
     granularity = "view"
     cost = "extracts 3 MB/s a core; 2.5 kB per section of up to 4 kB; with an endpoint one request a section, once"

@@ -288,9 +288,10 @@ class _Scan:
             if known is None or (known.state == "ready" and status.state != "ready"):
                 worst[status.space] = status
         state, reason = ("late", "the time budget ended") if self.n_missed else ("ready", "")
+        state, of, reason = self.shard.with_pending(state, total, reason)
         # Of fewer rows scored by intent the whole was looked at: the others are known to score less.
         spaces = [replace(one, covered=total, total=total) if one.state == "ready" else one for one in worst.values()]
-        return [LayerStatus(ROWS, self.shard.number, state, total - self.n_missed, total, reason), *spaces]
+        return [LayerStatus(ROWS, self.shard.number, state, total - self.n_missed, of, reason), *spaces]
 
 
 def _first(ranks: Array, k: int | None) -> Array:

@@ -1,0 +1,53 @@
+"""How long a process that answers stands still at most: what its threads and its garbage collector may take in one piece.
+
+For processes that do nothing else: it changes settings of the interpreter. In somebody's own process (an engine) they are his.
+"""
+
+import gc
+import logging
+import sys
+import time
+
+logger = logging.getLogger(__name__)
+
+# After so long a thread lets others run that wait. The interpreter's own 5 ms cost an event loop beside two searches 5 ms at each of the
+# dozen times that it is woken for a query.
+SWITCH_S = 0.0005
+# A full collection that takes longer looks at too much. Modules of models alone are 400,000 objects: 0.5 s in which nothing is answered.
+LONGEST_S = 0.02
+# Objects more than at the last collection of the youngest, of these, and of those after which there are others. With little left to look
+# at, full collections would come once a second: whenever a quarter is new, and the hits of one answer are as much.
+THRESHOLDS = 2_000, 10, 100
+
+
+class _Pauses:
+    """Called by the collector before and after each collection."""
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._begun = time.perf_counter()
+        elif info["generation"] == 2 and (took_s := time.perf_counter() - self._begun) > LONGEST_S:
+            settle()
+            logger.info("event=collected seconds=%.3f set_aside=%d", took_s, gc.get_freeze_count())
+
+
+_pauses = _Pauses()
+
+
+def settle() -> None:
+    """What is there now is not looked at again by the collector. Whatever of it is dropped later goes by its count of references, as
+    shards do that are closed; only what refers to itself in a circle stays."""
+    gc.freeze()
+
+
+def keep_short() -> None:
+    """From now on; once for a process."""
+    sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(*THRESHOLDS)
+    if _pauses not in gc.callbacks:
+        gc.callbacks.append(_pauses)
+    gc.collect()
+    settle()
