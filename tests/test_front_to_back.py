@@ -62,7 +62,7 @@ def url(built: Path) -> Iterator[str]:
 
 
 def without_times(answer: SearchAnswer) -> dict:
-    return answer.model_dump(exclude={"timings_ms", "freshness"})
+    return answer.model_dump(exclude={"timings_ms", "freshness", "plan"})
 
 
 def test_the_terminal_prints_a_line_that_an_editor_opens(built, capsys, environment):
