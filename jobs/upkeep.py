@@ -235,7 +235,7 @@ def _other(settings: "Settings", url: str) -> "AnyStore":
 
 
 def _tools(settings: "Settings", store: "AnyStore", corpus: str, progress: "Progress") -> "Tools":
-    from jobs.index import _s3_storage_options
+    from jobs.index import s3_storage_options
     from jobs.pool import LocalPool, WorkerSettings, cores
     from serve.calibrate import Calibrator
     from shards.cache import FileCache
@@ -253,7 +253,7 @@ def _tools(settings: "Settings", store: "AnyStore", corpus: str, progress: "Prog
     def source_of(name: str, ref: "SourceRef") -> "Source | None":
         if ref.url == "push:":
             return None
-        options = _s3_storage_options(settings.s3_options()) if "s3://" in ref.url else {}
+        options = s3_storage_options(settings.s3_options()) if "s3://" in ref.url else {}
         return Source(name, ref.url, ref.include, ref.exclude, options)
 
     calibrate: Callable[[Any], bytes | None] = Calibrator(cores(), progress)

@@ -110,7 +110,8 @@ def hits_out(
     """The hits of these rows, in their order. Left out are those without details, whose host is gone. freshness: how each stands."""
     rows = np.array(page, np.int64)
     # Lists at once: reading single numbers from arrays would cost more than all else that is done for a hit.
-    loudest = np.argsort(-fused.surprises[rows] * fused.weights, axis=1, kind="stable").tolist()
+    by_name = np.argsort([query.space for query in queries], kind="stable")  # the plan's order depends on what spaces take
+    loudest = by_name[np.argsort(-(fused.surprises[rows] * fused.weights)[:, by_name], axis=1, kind="stable")].tolist()
     spans = list(zip(fused.starts[rows].tolist(), fused.ends[rows].tolist(), strict=True))
     evidence, log_evalues = fused.fused[rows].tolist(), fused.log_evalues[rows].tolist()
     per_space = [c[rows].tolist() for c in (fused.scores, fused.surprises, fused.signal_log_evalues, fused.z, found.starts, found.ends)]

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from serve.anytime.planning import Goal
+from serve.freshness_schema import Freshness
 from serve.problems import InvalidRequest, invalid, validated
 from serve.schema import MAX_DEPTH, MAX_K, MAX_QUERY_CHARS, Edge, SearchRequest
 
@@ -30,6 +31,7 @@ class SearchParameters(Edge):
     where: Annotated[str | None, Field(description="metadata filter as JSON")] = None
     budget_ms: Annotated[int, Field(ge=1, le=60_000)] = 2_000
     goal: Annotated[Goal, Field(description="fast, balanced, precise or wide")] = "balanced"
+    freshness: Annotated[Freshness, Field(description="trust, check or strict")] = "check"
     cursor: str | None = None
     generation: Annotated[int | None, Field(ge=1, lt=10**16, description="a kept generation; none: the newest")] = None
     highlight: bool = True
@@ -45,7 +47,7 @@ class SearchParameters(Edge):
 
         layers = [name for part in self.layers for name in part.split(",") if name]
         where = None if self.where is None else decode(self.where.encode("utf-8", "replace"), "where")
-        said = {"corpus", "k", "budget_ms", "goal", "cursor", "generation", "highlight", "explain", "coupling"}
+        said = {"corpus", "k", "budget_ms", "goal", "freshness", "cursor", "generation", "highlight", "explain", "coupling"}
         fields = self.model_dump(include=said, exclude_unset=True)  # what it leaves open the server may choose (`serve.limits`)
         if self.weights is not None:
             fields["weights"] = decode(self.weights.encode("utf-8", "replace"), "weights")

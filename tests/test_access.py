@@ -91,6 +91,9 @@ ROUTES = [
     ("PUT", f"{DOCUMENTS}/a.txt", "write"),
     ("DELETE", f"{DOCUMENTS}/a.txt", "write"),
     ("POST", DOCUMENTS, "write"),
+    ("POST", "/v1/corpora", "admin"),
+    ("GET", "/v1/corpora/seen", "read"),
+    ("POST", "/v1/corpora/seen/layers", "write"),
 ]
 
 

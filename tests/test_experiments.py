@@ -109,7 +109,7 @@ def test_the_store_is_as_it_was_and_no_copy_is_left(place, found):
 def test_a_laboratory_answers_as_the_engine_does(settings, judged, found):
     import sondage
 
-    fields = {"k": 20, "highlight": False, "keep_all": True}
+    fields = {"k": 20, "highlight": False, "keep_all": True, "freshness": "trust"}  # a laboratory has no files
     with (
         sondage.Engine(settings.store, cache=settings.cache) as engine,
         opened(settings, "pages") as (_, _, generation),

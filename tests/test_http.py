@@ -15,6 +15,7 @@ from serve.bodies import MAX_BODY_BYTES, MAX_DRAINED_BYTES
 from serve.filters import scope
 from serve.guard import refuse_rebinding
 from serve.http import create_app
+from serve.links import BODY_ONLY, SearchParameters
 from serve.schema import DocumentAnswer, SearchAnswer, SearchRequest
 from shards.errors import BadQuery, BadSpec, NotFound, StoreError
 
@@ -103,6 +104,14 @@ def test_the_coordinator_lives_as_long_as_the_application():
     with client(coordinator):
         assert coordinator.events == ["started"]
     assert coordinator.events == ["started", "closed"]
+
+
+def test_every_field_of_a_request_is_sent_by_link_or_known_to_need_a_body():
+    """A field that is forgotten in links is refused by every server."""
+    by_body = {name.removesuffix("_") for name in BODY_ONLY}
+    linked = {"q": "query", "path": "paths", "depth": "rerank"}
+    said = {linked.get(name, name) for name in SearchParameters.model_fields}
+    assert {name.removesuffix("_") for name in SearchRequest.model_fields} == said | by_body
 
 
 def test_the_openapi_page_shows_requests_that_are_valid():

@@ -79,7 +79,8 @@ def index(capsys: pytest.CaptureFixture[str], source: str, store: object, *more:
 
 
 def hits(capsys: pytest.CaptureFixture[str], store: object) -> list:
-    """What the search command finds: everything but times and what tells one kind of file system from another."""
+    """What the search command finds: everything but times and what tells one kind of file system from another, such as whether files can be
+    looked at."""
     found = []
     for query in QUERIES:
         capsys.readouterr()
@@ -87,6 +88,7 @@ def hits(capsys: pytest.CaptureFixture[str], store: object) -> list:
         answer = json.loads(capsys.readouterr().out)
         assert answer["complete"]
         for hit in answer["hits"]:
+            del hit["freshness"]
             for entry in hit["entries"]:
                 del entry["mtime"]
         found.append((code, answer["verdict"], _rounded(answer["hits"])))
