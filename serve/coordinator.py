@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from serve.admission import Admission
@@ -164,9 +165,8 @@ class Coordinator:
         return await query(self, request, plugins)
 
     async def _search(self, request: SearchRequest) -> SearchAnswer:
-        async for answer, _ in self._answers(request, is_stream=False):
-            return answer
-        raise AssertionError("a search gives an answer")
+        async with aclosing(self._answers(request, is_stream=False)) as answers:
+            return (await anext(answers))[0]
 
     async def search_stream(self, request: SearchRequest) -> AsyncGenerator["Growing", None]:
         """Answers to one search, each knowing more than the one before, from the cheapest layers on, and whether it is the last: that is

@@ -168,8 +168,9 @@ ROUNDED = ("fused", "evalue", "surprise")  # sums over shards, equal but for the
 
 
 def same_hits(one: SearchAnswer, other: SearchAnswer) -> bool:
-    """Whether two answers have the same hits in the same order."""
-    return [_rounded(hit.model_dump()) for hit in one.hits] == [_rounded(hit.model_dump()) for hit in other.hits]
+    """Whether two answers have the same hits in the same order. Files are not looked at for a generation that is not the newest."""
+    hits, others = ([_rounded(hit.model_dump(exclude={"freshness"})) for hit in answer.hits] for answer in (one, other))
+    return hits == others
 
 
 def raw_scores(answer: SearchAnswer) -> dict[tuple[str, str], float]:
@@ -346,11 +347,10 @@ def test_a_new_file_is_found_without_redeploying_while_a_cursor_stays_on_its_gen
     assert not [hit for hit in deployed.search("quokka", layers=["text"]).hits]
 
     (deployed.source / "email" / "quokka.py").write_text("def quokka():\n    '''A message header of a small wallaby.'''\n")
+    eventually(lambda: [hit.freshness for hit in deployed.search("quokka", layers=["text"]).hits] == ["live"], 10.0)  # not indexed yet
     outcome = deployed.index()
     published = time.monotonic()
     assert (outcome.generation, outcome.hashed, outcome.documents_added) == (first.generation + 1, 1, 1)
-    live = deployed.search("quokka", layers=["text"])  # of whichever generation: a search sees files that are not indexed, too
-    assert [entry.path for hit in live.hits for entry in hit.entries] == ["email/quokka.py"]
     indexed = {"layers": ["text"], "freshness": "trust"}
     eventually(lambda: deployed.search("quokka", **indexed).hits != [], 10.0)
     print(f"new file found {time.monotonic() - published:.2f} s after its generation was published")
