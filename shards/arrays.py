@@ -24,12 +24,26 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def dump(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a safetensors file. The same arrays give the same bytes, so files can be named by their hash."""
-    from safetensors.numpy import save
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+_ORDER = ("U64", "I64", "F64", "F32", "U32", "I32", "F16", "U16", "I16", "I8", "U8", "BOOL")  # the library's
 
-    ready = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
-    return save(ready, metadata=dict(sorted((metadata or {}).items())) or None)
+
+def dump(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file. The same arrays give the same bytes, so files can be named by their hash.
+
+    They are those of `safetensors.numpy.save`, which touches fresh memory twice: 23 ms for 30 MB, here 1 to 3. The widest numbers come
+    first, so that each array lies at a multiple of its item.
+    """
+    ready = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    names, end = sorted(ready, key=lambda name: (_ORDER.index(_NAMES[ready[name].dtype]), name)), 0
+    for name in names:
+        array = ready[name]
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": array.shape, "data_offsets": (end, end + array.nbytes)}
+        end += array.nbytes
+    head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    return b"".join([struct.pack("<Q", len(head)), head, *(memoryview(ready[name].reshape(-1).view(np.uint8)) for name in names)])
 
 
 @dataclass(frozen=True, slots=True)

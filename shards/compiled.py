@@ -26,6 +26,23 @@ _folder: Path | None = None
 _warned = False
 
 
+def _without_scipy() -> None:
+    """Import the part of numba that would import scipy.linalg (16 MB, 0.1 s) to see whether there is a BLAS, without that.
+
+    No kernel here uses one; somebody else's that does has numba import it then.
+    """
+    from numba.np import linalg
+
+    own, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+    try:
+        import numba.np.arraymath  # noqa: F401
+    finally:
+        linalg.ensure_blas = own
+
+
+_without_scipy()
+
+
 def set_cache_folder(folder: Path | None) -> None:
     """Where machine code is kept, for kernels imported after this call. None: `~/.cache/sondage/numba` (or NUMBA_CACHE_DIR)."""
     global _folder

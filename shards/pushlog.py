@@ -69,7 +69,8 @@ class Operation:
     @property
     def cost_bytes(self) -> int:
         """About what it takes in the log."""
-        return 200 + len(self.path) + len(self.text) + len(self.media) + sum(v.nbytes for v in self.vectors.values())
+        own = sum(v.nbytes for v in self.vectors.values()) if self.vectors else 0
+        return 200 + len(self.path) + len(self.text) + len(self.media) + own
 
     def digest(self) -> str:
         """What it does, whenever it was asked for: 16 hex digits."""

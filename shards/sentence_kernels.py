@@ -65,6 +65,11 @@ def cut_sentences(text, doc_starts, doc_ends, doc_rows):
             blank = False  # whether the last character was one of those that runs of count as one
             while at < end:
                 c = text[at]
+                if 32 < c < 0x80 and c != 46 and c != 33 and c != 63:  # nearly all, and what follows would do the same, ten times as long
+                    at += 1
+                    length += 1
+                    last, length_to_last, blank = at, length, False
+                    continue
                 size = _space(text, at, end)
                 if size > 0:
                     if c == 10:

@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 from shards.compiled import jit
 from shards.vector_kernels import LANES, _inner_product, component
 
+AHEAD = 4  # vectors that are fetched while one is scored
 BLOCK = 128  # components that are turned together, and that 64 bytes of codes hold
 HALF_BLOCK = BLOCK // 2
 _CLIP = 0.95  # of the largest component is the end of the scale. Less is better for coarse codes (error of real vectors less their
@@ -36,6 +37,20 @@ def _code_product(_context, codes, query, n_blocks):
         return _over_blocks(builder, *arguments, dot)
 
     return types.int32(types.uintp, types.uintp, types.intp), generate
+
+
+@intrinsic
+def _fetch(_context, address):
+    """Has the 64 bytes at an address brought from memory, and does not wait for them."""
+
+    def generate(_context, builder, _signature, arguments):
+        pointer = builder.inttoptr(arguments[0], _I8.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type] + [_I32] * 3)
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        builder.call(fetch, [pointer, ir.Constant(_I32, 0), ir.Constant(_I32, 3), ir.Constant(_I32, 1)])  # to read, to be kept, data
+        return ir.Constant(_I32, 0)
+
+    return types.int32(types.uintp), generate
 
 
 def _vector(of, n):
@@ -168,6 +183,29 @@ def make_sketches(vectors, centre, signs, coarse, fine):
             spare[i] -= values[i]
         longest = max(longest, np.sqrt(_product(spare, spare, lanes)), length + np.float64(coarse[2][row]))
     return longest * (1.0 + _ROUNDING)
+
+
+@jit
+def make_coarse(vectors, centre, coarse):
+    """Each row's coarse code alone, without turning: row - centre is near gain x (code - 7.5), no further than error.
+
+    vectors: (u, dim), as kernels take them; centre: (dim,) float64; coarse: as in `make_sketches`, written
+    Returns the longest of gain x (code - 7.5), and the share of lengths that errors are, squares added up.
+    """
+    size = 2 * coarse[0].shape[1]
+    values, rounded, lanes = np.zeros(size), np.empty(size), np.empty(LANES)
+    longest, left, all_of_it = 0.0, 0.0, 0.0
+    for row in range(len(vectors)):
+        values[len(centre) :] = 0.0
+        for i in range(len(centre)):
+            values[i] = component(vectors[row, i]) - centre[i]
+        square = _product(values, values, lanes)
+        coarse[1][row] = _code(values, _CLIP, rounded, coarse[0][row], lanes)
+        rest = _product(values, values, lanes)
+        coarse[2][row] = _no_less(np.sqrt(rest) + _ROUNDING * np.sqrt(square))
+        longest = max(longest, np.sqrt(square) + np.float64(coarse[2][row]))
+        left, all_of_it = left + rest, all_of_it + square
+    return longest * (1.0 + _ROUNDING), np.sqrt(left / all_of_it) if all_of_it > 0.0 else 1.0
 
 
 @jit
@@ -332,17 +370,45 @@ def best_rows(vectors, sketch, query, question, row_units, most, most_of_row, n_
     for i in range(len(left)):
         if finer[i] >= floor:
             scores[i] = _inner_product(vectors[left[i]], query, lanes)
-    n_found, before = 0, -1  # results move to the front
+    return _best_of_rows(left, of_row, scores, floor)
+
+
+@jit
+def best_rows_coarsely(vectors, query, row_units, most, most_of_row, n_rows, k, floor):
+    """As `best_rows`, by coarse codes alone: what these do not rule out is scored."""
+    seeds = largest(most_of_row[:n_rows], 2 * k)
+    lanes = np.empty(LANES, np.float64)
+    if len(seeds) >= k:
+        best = np.full(len(seeds), -np.inf)
+        for i in range(len(seeds)):
+            for unit in range(row_units[seeds[i]], row_units[seeds[i] + 1]):
+                best[i] = max(best[i], _inner_product(vectors[unit], query, lanes))
+        floor = max(floor, _kth(best, k))
+    left, of_row = _units_above(most, most_of_row, row_units, n_rows, floor)
+    scores = np.empty(len(left))
+    start, n_bytes = vectors.ctypes.data, vectors.shape[1] * vectors.itemsize
     for i in range(len(left)):
+        if i + AHEAD < len(left):  # they lie apart: without this, half of the time is waited for memory
+            for at in range(0, n_bytes, 64):
+                _fetch(start + left[i + AHEAD] * n_bytes + at)
+        scores[i] = _inner_product(vectors[left[i]], query, lanes)
+    return _best_of_rows(left, of_row, scores, floor)
+
+
+@jit
+def _best_of_rows(units, rows, scores, floor):
+    """Of units that score `floor` each row's best, the first of equals: (units, scores). rows: ascending; results move to the front."""
+    n_found, before, at = 0, -1, 0
+    for i in range(len(units)):
         if not scores[i] >= floor or scores[i] == -np.inf:
             continue
-        if of_row[i] != before:
-            before, at = of_row[i], n_found
+        if rows[i] != before:
+            before, at = rows[i], n_found
             n_found += 1
-            left[at], scores[at] = left[i], scores[i]
+            units[at], scores[at] = units[i], scores[i]
         elif scores[i] > scores[at]:
-            left[at], scores[at] = left[i], scores[i]
-    return left[:n_found], scores[:n_found]
+            units[at], scores[at] = units[i], scores[i]
+    return units[:n_found], scores[:n_found]
 
 
 @jit

@@ -1,6 +1,7 @@
 """Memory is measured: pages of mapped files that were touched, arrays that readers made."""
 
 import asyncio
+import gc
 import mmap
 import os
 
@@ -14,7 +15,7 @@ from serve.coordinator import Coordinator
 from serve.schema import SearchRequest
 from serve.status import memory_of
 from shards import arrays as array_files
-from shards.memory import Mapped, mapped, private_bytes, process_bytes, resident_bytes
+from shards.memory import Mapped, mapped, private_bytes, process_bytes, resident_bytes, uncollected
 
 MB = 1 << 20
 AROUND = 2 << 20  # what the kernel may map beside one page that is touched: 64 kB, or with large folios 2 MB
@@ -186,3 +187,19 @@ def test_what_several_hosts_hold_is_summed_and_what_one_cannot_tell_is_unknown()
 def test_a_process_knows_its_own_size():
     size = process_bytes()
     assert size is None or size > 10 * MB
+
+
+def test_garbage_is_collected_again_after_the_last_of_those_who_put_it_off_unless_it_was_off():
+    with uncollected():
+        with uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+        gc.disable()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shards import arrays as array_files
 from shards import column_files, zones
 from shards.cache import FileCache
-from shards.columns import Columns
+from shards.columns import Columns, _Pieces
 from shards.documents import Documents
 from shards.entry_metadata import Metadata
 from shards.errors import Corrupt
@@ -153,6 +153,16 @@ def test_joined_columns_are_those_of_the_entries_they_bring_together(rows, owner
         joined = Columns.join(parts, len(kept))
         assert column_files.dump(joined) == column_files.dump(expected)
         assert zones.dump(zones.zones_of(joined)) == zones.dump(zones.zones_of(expected))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(metadata, max_size=9))
+def test_fields_that_are_told_at_once_go_where_single_values_go(rows):
+    with small_blocks[1]:
+        one_by_one = _Pieces(len(rows))
+        for place, each in enumerate(rows):
+            one_by_one.add(place, each)
+        assert column_files.dump(Columns.of(rows)) == column_files.dump(one_by_one.columns())
 
 
 @settings(max_examples=150)

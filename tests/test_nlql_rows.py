@@ -297,7 +297,7 @@ def with_sketches(corpus: Corpus) -> None:
         a = view.segment.layer(space.id)
         arrays = vector_arrays(a["vectors"], a["row_units"], a["starts"], a["ends"], a["in_scope"])
         view.readers[space.id] = space.layer.open(arrays, view.segment.documents, view.segment.entries, view.live_docs)
-    assert all(reader.is_sketched for shard in corpus.shards for view in shard.views for reader in view.readers.values())
+    assert all(reader.sketched() for shard in corpus.shards for view in shard.views for reader in view.readers.values())
 
 
 @pytest.mark.parametrize("sketched", [True, False])

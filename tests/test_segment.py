@@ -1,12 +1,13 @@
 """Identity and the bytes of a segment: what is written is what is read, by content and in hash order."""
 
+import json
 import random
 
 import numpy as np
 import pytest
 
 from shards import segment
-from shards.arrays import dump, load, pack_strings, parse, unpack_string
+from shards.arrays import _DTYPES, dump, load, pack_strings, parse, unpack_string
 from shards.cache import FileCache
 from shards.documents import Documents
 from shards.errors import Corrupt
@@ -135,3 +136,18 @@ def test_moments_of_parts_are_those_of_the_whole_in_any_order():
         random.Random(seed).shuffle(parts)
         assert merge_moments(parts) == merged
     assert merge_moments([None, Moments()]) is None
+
+
+def test_files_of_arrays_are_those_of_the_safetensors_library_byte_for_byte():
+    from safetensors.numpy import save
+
+    rng = np.random.default_rng(4)
+    names = ["a", "B", "é", 'q"\\', "z/1", "\n"]
+    for _ in range(200):
+        arrays = {}
+        for name in rng.permutation(names)[: rng.integers(7)].tolist():
+            shape = tuple(rng.integers(4, size=rng.integers(1, 4)))
+            array = rng.integers(2, size=shape).astype(rng.choice(list(_DTYPES.values())))
+            arrays[name] = array.T if rng.random() < 0.3 else array
+        about = {"kind_names": json.dumps(["prose:english", "ä\u2028"], ensure_ascii=False)} if rng.random() < 0.5 else None
+        assert dump(arrays, about) == save({n: np.ascontiguousarray(a) for n, a in sorted(arrays.items())}, metadata=about)

@@ -277,3 +277,39 @@ def test_vectors_and_codes_are_searched_where_they_lie(tmp_path):
     tracemalloc.stop()
     assert by_sketch == by_all
     assert peak < vectors.nbytes / 10
+
+
+# --- in haste ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dim", "dtype"), [(7, np.float32), (128, np.float16), (300, np.float32)])
+def test_a_sketch_made_in_haste_finds_what_scoring_everything_finds(dim, dtype, monkeypatch):
+    """Also of clusters closer than its codes can tell, of rows without passages, within a scope, from a floor, and cut off by the time."""
+    sketch_everywhere(monkeypatch)
+    monkeypatch.setattr(vector_sketches, "_MOST_ERROR", 1.0)
+    rng = np.random.default_rng(dim)
+    for seed, vectors in enumerate((crowd(1, 400, dim), random_units(2, 400, dim, 0.1))):
+        counts = rng.multinomial(400, np.full(150, 1 / 150)).tolist()
+        row_units = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        spans = (np.arange(400), np.arange(400) + 1, np.ones(150, bool))
+        reader = VectorReader(vector_arrays(vectors.astype(dtype), row_units, *spans, hasty=True), rng.random(150) < 0.9)
+        slow = VectorReader(vector_arrays(vectors.astype(dtype), row_units, *spans, hasty=True), reader._live)
+        slow._is_hasty = False
+        assert reader.sketched() and not slow.sketched()
+        for k in (1, 3, 40, 200):
+            for asked in (vectors[seed], random_units(k, 1, dim)[0], np.zeros(dim)):
+                for allowed, floor in ((None, -np.inf), (rng.random(150) < 0.5, 0.2)):
+                    rows, scores = reader.best(ask(asked), allowed, k, Budget(), floor)
+                    expected = slow.best(ask(asked), allowed, k, Budget())
+                    high = expected[1] >= floor
+                    assert (rows.tolist(), scores.tobytes()) == (expected[0][high].tolist(), expected[1][high].tobytes())
+        assert reader.best(ask(vectors[0]), None, 5, Budget(0.0))[0].tolist() == []
+
+
+def test_no_sketch_is_made_in_haste_of_vectors_that_lie_along_one_axis():
+    """Four bits for the one component leave nothing for the others."""
+    vectors = np.random.default_rng(0).standard_normal((3_000, 64)).astype(np.float32)
+    assert Sketch.in_haste(vectors) is not None
+    vectors[:, 0] *= 100
+    assert Sketch.in_haste(vectors) is None
+    assert Sketch.in_haste(np.ones((3_000, 64), np.float32)) is None  # of no length at all, less their mean

@@ -7,6 +7,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +15,7 @@ from cluster.settings import HostSettings
 from serve.schema import SearchAnswer, SearchRequest
 from shards import plugins as registry
 from shards.errors import BadQuery, BadSpec
+from shards.memory import uncollected
 from shards.plugins import PROCESS, Plugins
 
 from .documents import SPACE, Document, Documents
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5  # between looks for what others wrote to the store
 BUDGET_MS = 60_000  # nobody else waits for this process's time
+PORTION = 500  # documents that are added between two garbage collections
 
 
 class CorpusEngine(Engine):
@@ -136,12 +139,20 @@ class CorpusEngine(Engine):
 
         Written when `batch` of them wait, or when they take much memory.
         """
-        ids = []
-        for document in documents:
-            operation, units = self._making.of(document)
-            self._fill.add(operation, units, batch)
-            ids.append(operation.path)
-        return ids
+        ids: list[str] = []
+        given = iter(documents)
+        while True:
+            portion: list[Any] = []
+            try:
+                portion += islice(given, PORTION)  # where this fails, what came before stands in it
+            finally:
+                with uncollected():
+                    for document in portion:
+                        operation, units = self._making.of(document)
+                        self._fill.add(operation, units, batch)
+                        ids.append(operation.path)
+            if not portion:
+                return ids
 
     def add_file(self, path: str | os.PathLike[str], *, id: str | None = None, metadata: Mapping[str, Any] | None = None) -> str:
         """A file of text or of any format that is read here (PDF, Office, HTML, …), under its path as it is given; returns the id.

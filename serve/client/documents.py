@@ -179,7 +179,9 @@ class Documents:
         if values.ndim != 2 or (len(values) and values.shape[1] != self._embedder.dim):
             raise BadQuery(f"Document {id!r}: vectors of shape {values.shape}; expected (units, {self._embedder.dim}).")
         lengths = np.einsum("ij,ij->i", values, values)
-        return values if (np.abs(lengths - 1) < UNIT_LENGTH).all() else unit_rows(_finite(id, values))
+        if all(abs(length - 1.0) < UNIT_LENGTH for length in lengths.tolist()):  # of a few, sooner told than by numpy
+            return values
+        return unit_rows(_finite(id, values))
 
     def _named_vector(self, id: str, name: str, given: Any) -> Array:
         embedder = self._named.get(name)

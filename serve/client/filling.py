@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shards.errors import BadSpec
 from shards.layers import SpaceSpec, create, space_id
 from shards.manifest import latest_generation, read_root
-from shards.memory import give_back
+from shards.memory import give_back, uncollected
 from shards.plugins import Embedder
 from shards.pushlog import Operation
 from shards.types import Array
@@ -101,7 +101,8 @@ class Filling:
             if batch is None and self._begun:
                 return
             try:
-                self._publish(batch, merging)
+                with uncollected():
+                    self._publish(batch, merging)
             except BaseException:
                 self._restore(batch)
                 raise

@@ -4,6 +4,7 @@ Either every passage in scope is scored, or, where there are some thousands, onl
 (`shards.vector_sketches`).
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -52,18 +53,15 @@ class VectorReader:
         self._live_units = np.flatnonzero(unit_is_live)
         self.n_units = len(self._live_units)
         self._sketch = Sketch.opened(arrays, self._rows)
+        self._sketching = threading.Lock()
+        self._is_hasty = self._sketch is None and len(self._vectors) >= vector_sketches.LEAST_UNITS
         self._moments = self._open_moments(arrays, unit_is_live)
 
     def search(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget, floor: float = -np.inf) -> Found:
         vector = self._vector(query)
         wanted = self._live if allowed is None else self._live & allowed
         n_wanted, n_units = np.count_nonzero(wanted), int(self._counts @ wanted)
-        if self._sketch is not None and n_units >= vector_sketches.LEAST_UNITS:
-            units, scores, n_rows = self._sketch.search(self._rows, self._row_units, wanted, vector, k, floor, budget)
-            top = _top(scores, k)
-            hits = _Hits(units[top], scores[top], n_rows)
-        else:
-            hits = self._search_all(vector, np.flatnonzero(wanted[self._unit_rows]), k, budget)
+        hits = self._best(vector, wanted, n_units, k, budget, floor)
         whole = hits.n_rows == len(self._live)
         n_covered = self._n_covered if whole and allowed is None else np.count_nonzero((wanted & self._in_scope)[: hits.n_rows])
         return Found(
@@ -76,6 +74,20 @@ class VectorReader:
             rows_covered=n_covered,
             rows_total=n_wanted,
         )
+
+    def best(self, query: SpaceQuery, allowed: Array | None, k: int, budget: Budget, floor: float = -np.inf) -> tuple[Array, Array]:
+        """Rows (m,) int32 and scores (m,) float64 that `search` finds, without moments, for which it reads a hasty segment's vectors."""
+        wanted = self._live if allowed is None else self._live & allowed
+        hits = self._best(self._vector(query), wanted, int(self._counts @ wanted), k, budget, floor)
+        return self._unit_rows[hits.units], hits.scores
+
+    def _best(self, vector: Array, wanted: Array, n_units: int, k: int, budget: Budget, floor: float) -> "_Hits":
+        """wanted: (r,) bool, live rows, which have n_units."""
+        if n_units >= vector_sketches.LEAST_UNITS and self._sketch is not None:
+            units, scores, n_rows = self._sketch.search(self._rows, self._row_units, wanted, vector, k, floor, budget)
+            top = _top(scores, k)
+            return _Hits(units[top], scores[top], n_rows)
+        return self._search_all(vector, np.flatnonzero(wanted[self._unit_rows]), k, budget)
 
     def _search_all(self, vector: Array, units: Array, k: int, budget: Budget) -> "_Hits":
         """Scores every unit given, as long as the budget lasts; a document half looked at does not count."""
@@ -123,9 +135,11 @@ class VectorReader:
         """The first vector of a row that has one: (dim,) float64."""
         return self._vectors[self._row_units[row]].astype(np.float64)
 
-    @property
-    def is_sketched(self) -> bool:
-        """Whether `search` finds the best rows without scoring all."""
+    def sketched(self) -> bool:
+        """Whether `best` finds the best rows without scoring all; of a segment written in haste a sketch is made now, once."""
+        with self._sketching:
+            if self._is_hasty:
+                self._sketch, self._is_hasty = Sketch.in_haste(self._vectors), False
         return self._sketch is not None
 
     @property

@@ -38,7 +38,7 @@ def narrowed(rows: ShardRows, plan: RowPlan, context: Context, within: Sequence[
         return None
     if any(held.vectors is not None for held in rows.units):  # some have no vector, and coverage is to count them
         return None
-    if all(reader.is_sketched for reader in _readers(rows, scorer.query) if reader.n_units >= LEAST_UNITS):
+    if all(reader.sketched() for reader in _readers(rows, scorer.query) if reader.n_units >= LEAST_UNITS):
         return _by_sketches(rows, plan, scorer, within, budget)
     return None if plan.by_entry else _by_scores(rows, plan, scorer, within, budget)
 
@@ -99,7 +99,7 @@ def _by_sketches(rows: ShardRows, plan: RowPlan, scorer: Scorer, within: Sequenc
     found[numbers[best >= bound]] = True
     fewer, scores = [], []
     for block, mask in zip(rows.blocks, within, strict=True):
-        kept = found[rows.shard.views[block.view].entry_docs[block.entries]]
+        kept = found[rows.shard.views[block.view].entry_docs][block.entries]  # there are fewer entries than rows
         kept &= mask
         fewer.append(kept)
         scores.append(_scores(rows, scorer.query, block.units[kept], budget))
@@ -136,8 +136,8 @@ def _search(rows: ShardRows, query: SpaceQuery, within: Sequence[Array], k: int,
         reader = view.readers.get(shard.spaces[query.space].id)
         if isinstance(reader, VectorReader):
             own = None if allowed is None else allowed[view.base : view.base + len(view.live_docs)]
-            found = reader.search(query, own, k, budget, bound)
-            scores, numbers = np.concatenate([scores, found.scores]), np.concatenate([numbers, found.rows + np.int64(view.base)])
+            best, best_scores = reader.best(query, own, k, budget, bound)
+            scores, numbers = np.concatenate([scores, best_scores]), np.concatenate([numbers, best + np.int64(view.base)])
             if len(scores) >= k:
                 bound = float(np.partition(scores, len(scores) - k)[len(scores) - k])
     return scores, numbers, bound

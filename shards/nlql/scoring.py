@@ -21,6 +21,7 @@ from shards.types import Array, Budget, LayerStatus
 logger = logging.getLogger(__name__)
 
 ENCODE_UNITS = 256  # encoded between two looks at the clock
+FEW_SHARE = 16  # of units at most one in so many is few: their rows are visited one by one
 KEPT_BYTES = 64 << 20  # of vectors of one shard that were made at query time
 
 
@@ -99,9 +100,13 @@ def _score(rows: ShardRows, group: Sequence[Scorer], at: list[int], within: Sequ
         else:
             _score_overlapping(rows, space, queries, wanted, found, n_looked, budget)
         is_whole = n_looked.all()
-        for block, into, looked in zip(rows.blocks, scores.of, scores.looked, strict=True):
+        for block, mask, into, looked in zip(rows.blocks, within, scores.of, scores.looked, strict=True):
+            few = np.flatnonzero(mask) if len(wanted) * FEW_SHARE < rows.n_units else None
             for q, i in enumerate(at):
-                np.take(found[q], block.units, out=into[i])
+                if few is None:
+                    np.take(found[q], block.units, out=into[i])
+                else:
+                    into[i, few] = found[q, block.units[few]]
             if not is_whole:
                 looked &= n_looked[block.units]
 
