@@ -155,7 +155,7 @@ def parser() -> argparse.ArgumentParser:
                    help="upsert; push, anytime, freshness (the largest): sizes of the corpus")  # fmt: skip
     p.add_argument("--session-files", type=int, default=5_000, help="anytime: of the corpus whose dear layer builds itself")
     p.add_argument("--requests", type=int, default=10_000, help="anytime: searches with a deadline")
-    p.add_argument("--limit", type=int, metavar="N", help="anytime: only the first N judged queries")
+    p.add_argument("--limit", type=int, metavar="N", help="anytime: only the first N judged queries (default: 76)")
     p.add_argument("--paths", type=int, default=1_000_000, help="paths: how many")
     p.add_argument("--entries", type=whole_numbers, default=[100_000], metavar="N,…", help="filter: entries of the segment")
     p.add_argument("--clients", type=whole_numbers, default=[1, 8, 64], metavar="N,…", help="http: clients at a time; cluster: the most")

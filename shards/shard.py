@@ -495,10 +495,18 @@ class Searched:
                 continue
             missing = low + np.flatnonzero(wanted[low:high])
             if len(missing):
+                begun = time.monotonic()
                 for at, scored in part.shard.score(query, numbers[missing] - part.base, where, part.entries, budget):
                     table.put(s, missing[at], scored)
                     missed[i] += int(np.count_nonzero(np.isnan(scored.scores))) if budget.expired else 0
+                self._took(part, s, time.monotonic() - begun)
         return missed
+
+    def _took(self, part: Finding, s: int, seconds: float) -> None:
+        """A question took so much longer on a shard: what scoring takes is a cost of its space, too, by which searches are planned."""
+        told = part.status[s]
+        at = next(at for at, one in enumerate(self.status) if one is told)
+        self.status[at] = part.status[s] = replace(told, seconds=told.seconds + seconds)
 
     def with_unbuilt(
         self, plan: Plan, numbers: Array, table: "Table", given: Array, on_the_fly: OnTheFly, budget: Budget

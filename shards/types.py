@@ -166,7 +166,7 @@ class LayerStatus:
     state: ready | scoped (built for some paths only, as its spec says) | late (budget ended) | failed | missing (shard or host
         gone) | absent (not built here) | known (of a question that was not searched for, since an earlier round was).
     covered, total: documents (or entries) of the scope looked at, of those there are; reason: why not all, else "".
-    on_the_fly_s: of `seconds` none: what scoring documents without an index took beside.
+    seconds: of searching, and of scoring what others found; on_the_fly_s: what scoring documents without an index took beside.
     """
 
     space: str

@@ -132,8 +132,11 @@ class Search:
 
     async def _dear(self, names: list[str], left_s: float) -> None:
         """The same for those that take long, one after the other, within a time. The one that is being made when that ends goes on by
-        itself, is not asked now, and is there if the search is taken up again; no other is begun."""
+        itself, is not asked now, and is there for a later round, or if the search is taken up again."""
         ends = time.monotonic() + max(left_s, WAIT_S)
+        # Those that take no time first, and all of them before any that a later round may ask: they are made one after the other.
+        names = sorted(names, key=lambda name: (name in self.request.forms, self._is_dear(name)))  # forms may take anything
+        self.beside = [*names, *(name for name in self.beside if name not in names)]
         while wanted := [name for name in names if name in self.dear]:
             under_way = self.making or self._make(wanted[0])
             _, pending = await asyncio.wait({under_way.task}, timeout=max(ends - time.monotonic(), 0.0))
@@ -152,6 +155,7 @@ class Search:
         made = self.asking.begin([name])
         task = asyncio.get_running_loop().run_in_executor(None, made.run)
         self.making = UnderWay(name, made, task, time.monotonic())
+        self.beside = [other for other in self.beside if other != name]
         task.add_done_callback(self._was_made)
         return self.making
 
@@ -168,9 +172,13 @@ class Search:
         for name in done.ended & set(self.dear):
             self.learned.of(name).left_out = 0
         self._take(done)
+        self._make_next()
+
+    def _make_next(self) -> None:
+        """Begin the next of the questions to be made, unless one is being made."""
         self.beside = [name for name in self.beside if name in self.dear]
-        if self.beside:
-            self._make(self.beside.pop(0))
+        if self.beside and self.making is None:
+            self._make(self.beside[0])
 
     def _take(self, done: Done) -> None:
         """Puts what was made in its place; what was taken before is left alone."""
@@ -238,7 +246,6 @@ class Search:
         """One round: all hosts, the spaces of this step, and what others say of what these find. Raises TryAgain before the first."""
         wanted = [name for name in step.names if name not in self.ready]
         if wanted:
-            wanted.sort(key=lambda name: name in self.request.forms)  # which may take anything to be understood
             left_s, searches_s = self.left_s, sum(self.learned.of(name).search_s.upper for name in step.names)
             wait_s = left_s - self.learned.round_s.lower - min(searches_s, left_s / 2)
             await self._dear(wanted, min(wait_s, TIGHT * left_s) if len(step.names) > 1 else wait_s)
@@ -261,8 +268,7 @@ class Search:
             budget_s=max(self.left_s, 0.001),
         )
         begun = self.laps.now_s
-        if self.beside and self.making is None:
-            self._make(self.beside.pop(0))  # while the hosts work
+        self._make_next()  # while the hosts work
         try:
             parts = await self._search(plan)
         except TryAgain:
