@@ -20,7 +20,9 @@ from shards.errors import BadSpec, EndpointError, ModelMissing, SondageError, So
 from shards.layers import SpaceSpec
 
 if TYPE_CHECKING:
+    from jobs.listing_process import Lister
     from jobs.reading_pool import Readers
+    from shards.corpus import Source
     from shards.delta import Specs
     from shards.layers.contract import Resources
     from shards.listing import Listing
@@ -98,20 +100,22 @@ class Teller:
             self.say()
 
 
-def carry_out(settings: Settings, corpus: str, order: "OpenOrder", readers: "Readers | None" = None) -> "Outcome":
+def carry_out(
+    settings: Settings, corpus: str, order: "OpenOrder", readers: "Readers | None" = None, lister: "Lister | None" = None
+) -> "Outcome":
     """Open a corpus as ordered: growing generations of its cheap spaces, then the run that completes it. Returns what that run did.
 
-    readers: who reads, where this process does nothing else; then it makes way for others once all is read. None: threads. The order
-    stays where another try may help. Raises SondageError.
+    readers: who reads, where this process does nothing else; then it makes way for others once all is read. None: threads. lister: who
+    lists the order's source; None: this process. The order stays where another try may help. Raises SondageError.
     """
     from jobs.pool import LocalPool, WorkerSettings, cores
     from jobs.reading_pool import ReadingPool
     from serve.calibrate import Calibrator
     from shards.cache import FileCache
-    from shards.corpus import Source
     from shards.manifest import latest_generation
     from shards.open_order import end
-    from shards.progressive import grow, source_of
+    from shards.progressive import CHEAP, grow, source_of
+    from shards.rehearsal import make
     from shards.store import open_store
     from shards.update import Options, Updater
 
@@ -122,7 +126,7 @@ def carry_out(settings: Settings, corpus: str, order: "OpenOrder", readers: "Rea
     specs = tuple(map(SpaceSpec.parse, order.layers))
     options = Options(
         corpus=corpus,
-        source=Source(order.source, order.url, order.include, order.exclude, source_options(settings, order.url)),
+        source=source_to_open(settings, order),
         specs=specs,
         choose=None if specs else lambda listing: layers_of(listing, resources, cores()),
         max_file_bytes=MAX_FILE_BYTES,
@@ -147,7 +151,9 @@ def carry_out(settings: Settings, corpus: str, order: "OpenOrder", readers: "Rea
 
     updater = Updater(store, cache, resources, executor, Calibrator(cores()))
     try:
-        listing = grow(updater, options, told)
+        if lister is not None:
+            make(CHEAP, resources)  # meanwhile
+        listing = grow(updater, options, told, listed=lister.listing if lister is not None else None)
         teller.say(stage="layers" if latest_generation(store, corpus) else "reading")
         if options.choose is not None:  # of a corpus that there is by now `Updater` chooses none
             options = replace(options, specs=further(store, corpus, options.choose, listing), choose=None)
@@ -179,11 +185,16 @@ def further(store: "Store", corpus: str, choose: "Callable[[Listing], Sequence[S
     return tuple(spec for spec in choose(listing) if spec.name not in there)
 
 
-def source_options(settings: Settings, url: str) -> dict[str, Any]:
-    """What this machine's settings say of reaching a source."""
-    from jobs.index import s3_storage_options
+def source_to_open(settings: Settings, order: "OpenOrder") -> "Source":
+    """The source that an order names, with what this machine's settings say of reaching it."""
+    from shards.corpus import Source
 
-    return s3_storage_options(settings.s3_options()) if "s3://" in url else {}
+    options: dict[str, Any] = {}
+    if "s3://" in order.url:
+        from jobs.index import s3_storage_options
+
+        options = s3_storage_options(settings.s3_options())
+    return Source(order.source, order.url, order.include, order.exclude, options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -197,22 +208,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     settings = Settings.load(store=args.store, plugins=args.plugin)
     try:
-        import serve.calibrate  # noqa: F401
-        import shards.update  # noqa: F401  # both for the readers to have: they are forked
-        from jobs.pool import cores
-        from jobs.reading_pool import Readers
         from shards.open_order import find
         from shards.store import open_store
 
         order = find(open_store(settings.store_url(), **settings.store_options()), args.corpus, args.source_name)
         if order is not None:
-            readers = Readers(cores())
-            try:
-                carry_out(settings, args.corpus, order, readers)
-            finally:
-                readers.close()
+            _carry_out_in_processes(settings, args.corpus, order)
     except SondageError as error:
         logger.warning("corpus=%s event=not_opened reason=%s", args.corpus, error)
         return 2
     return 0
 
+
+def _carry_out_in_processes(settings: Settings, corpus: str, order: "OpenOrder") -> None:
+    """Listing begins at once; what takes a second to load is loaded meanwhile."""
+    from jobs.listing_process import Lister
+
+    lister = Lister(source_to_open(settings, order))
+    try:
+        import serve.calibrate  # noqa: F401
+        import shards.update  # noqa: F401  # both for the readers to have: they are forked
+        from jobs.pool import cores
+        from jobs.reading_pool import Readers
+
+        readers = Readers(cores())
+        try:
+            carry_out(settings, corpus, order, readers, lister)
+        finally:
+            readers.close()
+    finally:
+        lister.close()

@@ -1,7 +1,6 @@
-"""An index job's work on this machine, reading in processes: rendering many small files is Python's own work, of which threads do one at
-a time.
+"""An index job's work on this machine, listing and reading in processes: both are Python's own work, of which threads do one at a time.
 
-The processes are forked, so they start in milliseconds with everything imported: whoever makes a pool has no other threads yet.
+The processes are forked, so they start in milliseconds with everything imported: whoever makes them has no other threads yet.
 """
 
 import multiprocessing

@@ -63,6 +63,7 @@ class Openings:
         self._running: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         self._tries: dict[tuple[str, str], int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._rehearsal: asyncio.Task[None] | None = None
         self.problems: dict[str, str] = {}  # by corpus
 
     async def __aenter__(self) -> "Openings":
@@ -73,7 +74,7 @@ class Openings:
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *filter(None, [self._rehearsal]), return_exceptions=True)
         for process in self._running.values():  # the order stays, and what was read is kept for whoever takes it up
             process.terminate()
         for process in self._running.values():
@@ -89,7 +90,16 @@ class Openings:
         await asyncio.to_thread(place, self.store, asked.corpus, order)
         self._tries.pop((asked.corpus, source.name), None)
         self._begin(asked.corpus, source.name)
+        if self._rehearsal is None and not self.generations.current:  # else what searches need of code was loaded
+            self._rehearsal = asyncio.create_task(asyncio.to_thread(self._rehearse))
         return await self.look(asked.corpus, source.name)
+
+    def _rehearse(self) -> None:
+        """Load what a first search takes, while the corpus is listed and read by others."""
+        from shards.progressive import CHEAP
+        from shards.rehearsal import ask, make
+
+        ask(make(CHEAP, self.generations.resources))
 
     async def look(self, corpus: str, source: str) -> OpeningAnswer:
         """How far a source is. Raises NoCorpus for one that was never opened."""

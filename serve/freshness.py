@@ -273,7 +273,9 @@ class Checking:
         total += sum(ref.n_entries for name, ref in self._corpus.generation.root.sources.items() if name not in known)
         problems = [f"{name}: {why}" for name, why in sorted(seen.problems.items())]
         if not problems and checked < total:
-            problems = ["there was no time for all" if self._reason == "" else self._reason]
+            is_read = any(ref.pending for ref in self._corpus.generation.root.sources.values())
+            why = "a source is still being read: only the files of hits are looked at" if is_read else "there was no time for all"
+            problems = [self._reason or why]
         live = seen.live
         return FreshnessInfo(
             mode=self.mode,

@@ -74,6 +74,8 @@ def look_and_read(corpus: Watched, prefixes: Sequence[bytes], limit: Budget, sin
         with corpus.lock:
             _load(corpus)
             for name, check in corpus.checks.items():
+                if not strict and corpus.generation.root.sources[name].pending:
+                    continue  # a run reads it just now: what is new is pending, and coverage says so
                 if isinstance(check, LocalCheck):
                     folders = check.within(prefixes)
                     check.sweep(limit, folders, since_s if strict else time.monotonic() - check.rest_s)

@@ -74,7 +74,7 @@ class _Kept:
         raise AssertionError("layers that are built for a search ask no endpoint")
 
 
-class _InMemory(Segment):
+class InMemory(Segment):
     """A segment of which there are no files."""
 
     def __init__(self, documents: Documents, entries: Entries, layers: dict[str, Arrays]):
@@ -181,7 +181,7 @@ class Live:
 
     def _opened(self, documents: Documents, entries: Entries, paths: dict[tuple[str, str], bytes | None]) -> LiveShard:
         built = {name: self.spaces[name] for name in self._arrays}
-        segment = _InMemory(documents, entries, {space.id: self._arrays[name] for name, space in built.items()})
+        segment = InMemory(documents, entries, {space.id: self._arrays[name] for name, space in built.items()})
         page = ShardPage(shard=0, buckets=(0, N_BUCKETS), segments=(segment.ref,))
         none = np.zeros(0, np.int32)
         shard = Shard(page, [segment], [Tombstones(none, none, {})], built)

@@ -8,6 +8,7 @@ has changed meanwhile, builds the further spaces and merges.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -72,14 +73,20 @@ def in_order(files: Sequence[Listed]) -> Array:
     return np.lexsort((ranks, large))
 
 
-def grow(updater: Updater, options: Options, told: Told = lambda *_: None, go_on: GoOn = lambda: None) -> Listing:
+def grow(
+    updater: Updater,
+    options: Options,
+    told: Told = lambda *_: None,
+    go_on: GoOn = lambda: None,
+    listed: Callable[[], Listing] | None = None,
+) -> Listing:
     """Read a source in portions, and publish a generation after each; returns the listing, for `Updater.run` of `options` to follow.
 
     options: of the run that completes it; its own spaces are not built here, but for those of `CHEAP`. A source that was read to its end
     before is left to that run. told: after listing, and after each generation. go_on: called before each portion; may raise Cancelled.
-    Raises as `Updater.run`.
+    listed: gives the listing, where somebody else makes it. Raises as `Updater.run`.
     """
-    listing = options.listing or list_source(options.source)
+    listing = options.listing or (listed or partial(list_source, options.source))()
     told("listed", 0, len(listing.files))
     cheap = _cheap(options)
     before = source_of(updater.root_store, options.corpus, options.source.name)

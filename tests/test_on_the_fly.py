@@ -12,7 +12,7 @@ from cluster.host import Host
 from shards.documents import Documents
 from shards.identity import N_BUCKETS, content_hash
 from shards.layers.contract import Request
-from shards.live import _InMemory
+from shards.live import InMemory
 from shards.manifest import ShardPage
 from shards.on_the_fly import OnTheFly, by_promise
 from shards.plan import Everything, Plan
@@ -45,7 +45,7 @@ class Corpus:
     def shard(self, built, space_built: str = "used") -> Shard:
         entries = pack_entries(())
         arrays = self.layer.build(self.documents, entries, built)
-        segment = _InMemory(self.documents, entries, {"id": arrays})
+        segment = InMemory(self.documents, entries, {"id": arrays})
         page = ShardPage(shard=0, buckets=(0, N_BUCKETS), segments=(segment.ref,))
         none = np.zeros(0, np.int32)
         spaces = {"s": Space("s", "id", self.layer, built=space_built, sample=SHARE)}

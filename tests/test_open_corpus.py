@@ -12,18 +12,21 @@ from test_push_http import serving
 
 from jobs import open_corpus
 from jobs.commands_open import name_of
+from jobs.listing_process import Lister
 from jobs.pool import LocalPool, WorkerSettings
 from jobs.settings import Settings
 from serve.calibrate import Calibrator
 from serve.corpora import Openings
 from serve.problems import Forbidden
 from shards import open_order, progressive, tree
-from shards.corpus import Listed, Source
+from shards.corpus import Listed, Source, list_source
 from shards.errors import BadQuery, BeingOpened, Cancelled, Conflict, SourceError
 from shards.layers import SpaceSpec
+from shards.layers.contract import Resources
 from shards.manifest import SourceRef, encode
 from shards.open_order import Opening, OpenOrder
 from shards.progressive import grow, portions
+from shards.rehearsal import ask, make
 from shards.update import Options, Updater
 
 LAYERS = ("names", "text", "bm25")
@@ -126,6 +129,19 @@ def test_no_answer_is_whole_while_listed_files_are_not_read(source, tmp_path):
     assert not plain.certificate.final and not found_nothing.certificate.final and plain.continue_ is None
 
 
+def test_files_that_are_still_to_be_read_are_no_news_to_a_check_unless_it_is_strict(source, tmp_path):
+    engine = Engine(tmp_path, LAYERS)
+    stop = iter([False, True])
+    with pytest.raises(Cancelled):
+        opened(engine, source, go_on=lambda: _stop(next(stop)))
+    asked = {"query": "basalt", "layers": ["text"], "k": 50}
+    (usual,) = engine.search_many([asked | {"freshness": "check"}])
+    (strict,) = engine.search_many([asked | {"freshness": "strict"}])
+    assert (usual.freshness.new, len(usual.hits)) == (0, 6) and {hit.freshness for hit in usual.hits} == {"current"}
+    assert "still being read" in usual.freshness.reason
+    assert strict.freshness.new == 34 and len(strict.hits) == 40
+
+
 def _stop(now: bool) -> None:
     if now:
         raise Cancelled("stopped")
@@ -157,6 +173,31 @@ def test_an_ordinary_run_completes_what_opening_left_and_only_it_deletes(source,
     assert gone in [row.path for row in tree.rows(engine.store.child("c"), engine.generation().root.sources["main"].tree)]
     outcome = engine.index(source)
     assert outcome.removed == 1 and engine.generation().root.sources["main"].pending == 0
+
+
+def test_a_source_is_listed_in_a_process_of_its_own_as_it_is_here(source):
+    lister = Lister(Source("main", str(source)))
+    try:
+        assert lister.listing() == list_source(Source("main", str(source)))
+    finally:
+        lister.close()
+    nowhere = Lister(Source("main", str(source / "nowhere")))
+    try:
+        with pytest.raises(SourceError, match="nowhere"):
+            nowhere.listing()
+    finally:
+        nowhere.close()
+
+
+def test_a_lister_that_is_killed_is_done_without(source):
+    dead = Lister(Source("main", str(source)))
+    dead._process.kill()
+    assert dead.listing() == list_source(Source("main", str(source)))
+    dead.close()
+
+
+def test_a_rehearsal_finds_its_own_line_in_every_layer_that_grows():
+    assert [ask(make([name], Resources())) for name in progressive.CHEAP] == [1, 1]
 
 
 def test_roots_without_pending_files_are_those_of_older_builds():
