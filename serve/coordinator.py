@@ -39,6 +39,7 @@ from shards.examples import Example
 from shards.generation import Generation
 from shards.layers.contract import Resources
 from shards.media import KeptMedia
+from shards.open_order import coming
 from shards.plan import Plan, SpaceQuery
 from shards.types import Budget, Candidates, Detail
 
@@ -223,8 +224,9 @@ class Coordinator:
             kept.resume(request, budget, laps)
             return kept
         generation = await self.generation(request, cursor)
-        check(request, generation.spaces)
-        names = spaces_to_ask(generation, request)
+        unbuilt = await self._coming(generation, request)
+        check(request, {*generation.spaces, *unbuilt})
+        names = spaces_to_ask(generation, request, unbuilt)
         asked, translation = request, None
         if request.translate:
             asked, translation = await self.translating.translate(request, generation, names, budget)
@@ -233,6 +235,7 @@ class Coordinator:
         asking = Asking(generation, asked, names)
         learned = self.learned.of(request.corpus) if learned is None else learned
         search = Search(self, request, generation, cursor, budget, laps, names, asking, asked, learned, known, translation)
+        search.coming = unbuilt
         search.resumed = False if request.continue_ is not None else None
         is_newest = self.generations.current.get(request.corpus) is generation and request.generation is None
         search.fresh = self.freshness.begin(generation, request, budget, is_newest)
@@ -243,6 +246,12 @@ class Coordinator:
             search.ready, search.reasons = {query.space: query for query in changed.prepared}, changed.reasons
         laps.end("prepare")
         return search
+
+    async def _coming(self, generation: Generation, request: SearchRequest) -> dict[str, str]:
+        """Of the spaces that a request names, those that its corpus is yet to get, and why they are not there."""
+        named = {*(() if request.layers == "auto" else request.layers), *request.forms, *request.weights} - generation.spaces.keys()
+        found = await asyncio.to_thread(coming, self.store, generation.root) if named else {}
+        return {name: found[name] for name in sorted(named) if name in found}
 
     def is_long(self, request: SearchRequest) -> bool:
         """Whether making its questions, even cheap ones, may take long."""

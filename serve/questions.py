@@ -1,7 +1,7 @@
 """What each space is asked: the request's text and forms made into the layers' own questions, once, by statistics of the whole corpus."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serve.narrowing import without_narrowed
@@ -16,18 +16,19 @@ from shards.plan import SpaceQuery
 NOTHING_TO_ASK = "nothing in the query for this layer"
 
 
-def spaces_to_ask(generation: Generation, request: SearchRequest) -> list[str]:
-    """The spaces to ask. Raises BadQuery that names those there are."""
+def spaces_to_ask(generation: Generation, request: SearchRequest, coming: Collection[str] = ()) -> list[str]:
+    """The spaces to ask. coming: names of those that a corpus is yet to get, of which nothing is asked. Raises BadQuery that names those
+    there are."""
     known = sorted(generation.spaces)
     asked = known if request.layers == "auto" else list(dict.fromkeys(request.layers))
     for name in [*asked, *request.forms]:
-        if name not in generation.spaces:
+        if name not in generation.spaces and name not in coming:
             raise BadQuery(f"Corpus {request.corpus!r} has no layer {name!r}. Choose from: {', '.join(known)}.")
     if not request.query.strip() and not request.forms and not request.feedback:
         raise BadQuery("Nothing was asked: give `query`, or `forms` for single layers.")
     if not request.query.strip() and not request.feedback:
         asked = [name for name in asked if name in request.forms]
-    return asked
+    return [name for name in asked if name in generation.spaces]
 
 
 def explicit(request: SearchRequest) -> bool:
@@ -88,6 +89,17 @@ class Asking:
     def begin(self, names: Sequence[str]) -> Making:
         """Questions to be made."""
         return Making(self, names)
+
+    def check_forms(self, names: Sequence[str]) -> None:
+        """Raises BadQuery for a form of these spaces that shows to be wrong without making a question of it."""
+        for name in names:
+            space, form = self._generation.spaces[name], self._request.forms.get(name)
+            if not form or space.problem:
+                continue
+            try:
+                space.layer.check_form(Request(self._request.query, form, explicit=True))
+            except BadQuery as error:
+                raise BadQuery(f"Layer {name!r}: {error}") from None
 
     def question(self, name: str) -> SpaceQuery | str:
         """The question of a space, or why it has none. A model that is missing silences its space, unless it was named."""

@@ -8,7 +8,7 @@ the writer's lease and the order of generations see to that.
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, NonNegativeInt, ValidationError
@@ -110,6 +110,21 @@ def under_way(root_store: Store, corpus: str) -> Iterator[tuple[OpenOrder, Openi
     for name in inside.list(FOLDER):
         if not name.endswith(".progress.json") and (order := _read(inside, name, OpenOrder)) is not None:
             yield order, look(root_store, corpus, order.source) or Opening(stage="waiting")
+
+
+def coming(root_store: Store, root: Root) -> Mapping[str, str]:
+    """The spaces that a corpus is to have and has in no generation yet, while it is being opened: by name, why they are not there. Of an
+    order that names no layers, all that may yet be chosen by what the source holds."""
+    from shards.layers import REGISTRY, SpaceSpec
+
+    there = {space.name for space in root.spaces}
+    found: dict[str, str] = {}
+    for order, _ in under_way(root_store, root.corpus):
+        for name in (SpaceSpec.parse(text).name for text in order.layers) if order.layers else REGISTRY:
+            why = "is built when all files are read" if order.layers else "may be built when all files are read, by what they are"
+            if name not in there:
+                found.setdefault(name, f"the corpus is being opened, and this layer {why}")
+    return found
 
 
 def renewed(root_store: Store, root: Root, source: str) -> OpenOrder | None:

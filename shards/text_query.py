@@ -34,6 +34,13 @@ def query_of(form: Form, model: ChanceModel) -> tuple[TextQuery, str, float]:
     return TextQuery(formula, unit, needs), asked, log_p
 
 
+def check_patterns(form: Form) -> None:
+    """Raises BadQuery for a regex in it that RE2 refuses."""
+    for part in form.patterns():
+        if part.regex or part.word:
+            _regex_of(part, part.ignores_case)
+
+
 class _Writer:
     """Makes formulas of forms, and remembers the chance of each leaf."""
 

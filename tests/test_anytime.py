@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import threading
 from collections import deque
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,9 @@ from serve.coordinator import Coordinator
 from serve.questions import Asking
 from serve.schema import SearchRequest
 from shards.errors import BadQuery
+from shards.layers import SpaceSpec, create
+from shards.layers.contract import Request as LayerRequest
+from shards.layers.contract import Resources
 from shards.shard import search
 from shards.types import Budget, LayerStatus
 
@@ -539,6 +543,47 @@ def test_a_long_question_or_an_own_form_is_made_within_the_time(engine, monkeypa
     answer = asyncio.run(run())
     assert {(c.layer, c.state) for c in answer.coverage} == {("text", "late"), ("bm25", "ready")}
     assert answer.hits and answer.continue_ is not None
+
+
+BAD_FORMS = [
+    ("text", {"pattern": "river", "regexp": True}),
+    ("text", {"pattern": "riv(er", "regex": True}),
+    ("trigram", {"any": ["a", {"pattern": "b", "edits": 9}]}),
+    ("names", {"glob": "*.md", "name": "a"}),
+    ("names", {"glob": "[a"}),
+    ("bm25", {"terms": "river"}),
+    ("fuzzy", {"text": "of"}),
+    ("formula", {"latex": "x^2", "mathml": "<math/>"}),
+    ("formula_ngrams", {"tex": "x^2"}),
+    ("symbols", {"name": "f", "kind": "river"}),
+    ("structure", {"pattern": "$A", "language": "english"}),
+    ("static", {"vectors": [[1.0]]}),
+    ("dense", {"text": "river"}),
+    ("late", {"vector": [1.0]}),
+    ("sparse", {"terms": ["river"]}),
+    ("fingerprint", {"inchikey": "river"}),
+]
+
+
+@pytest.mark.parametrize(("layer", "form"), BAD_FORMS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_form_that_is_wrong_is_refused_without_a_question_and_without_a_model(layer, form):
+    with pytest.raises(BadQuery):
+        create(SpaceSpec.parse(layer), Resources(models=Path("/nowhere"))).check_form(LayerRequest("", form, explicit=True))
+
+
+def test_a_wrong_form_is_refused_however_little_time_there_is(engine, monkeypatch):
+    made = []
+
+    async def run():
+        coordinator = coordinator_of(engine)
+        await coordinator.open(request())
+        monkeypatch.setattr(Asking, "question", lambda self, name: made.append(name))
+        for form in ({"pattern": "riv(er", "regex": True}, {"patern": "river"}):
+            with pytest.raises(BadQuery, match="Layer 'text'"):
+                await coordinator.search(request(forms={"text": form}, budget_ms=20))
+
+    asyncio.run(run())
+    assert not made
 
 
 def test_time_for_many_hits_is_kept_back_as_these_were_seen_to_take():

@@ -129,6 +129,33 @@ def test_no_answer_is_whole_while_listed_files_are_not_read(source, tmp_path):
     assert not plain.certificate.final and not found_nothing.certificate.final and plain.continue_ is None
 
 
+@pytest.mark.parametrize("layers", [("names", "text", "bm25"), ()])
+def test_a_layer_that_is_named_before_it_is_built_answers_with_its_coverage(layers, source, tmp_path):
+    engine = Engine(tmp_path, LAYERS)
+    stop = iter([False, True])
+    with pytest.raises(Cancelled):
+        opened(engine, source, go_on=lambda: _stop(next(stop)))
+    open_order.place(engine.store, "c", OpenOrder(url=str(source), layers=layers))
+    both, alone, own = engine.search_many(
+        [
+            {"query": "basalt", "layers": ["text", "bm25"]},
+            {"query": "basalt", "layers": ["bm25"], "weights": {"bm25": 2}},
+            {"forms": {"bm25": {"query": "basalt"}, "text": {"pattern": "basalt"}}},
+        ]
+    )
+    for answer in (both, alone, own):
+        (row,) = [row for row in answer.coverage if row.layer == "bm25"]
+        assert (row.state, row.covered, row.total - engine.generation().root.n_docs) == ("building", 0, 34) and "being opened" in row.reason
+        assert not answer.complete and not answer.certificate.final and "bm25" in answer.certificate.because
+    assert alone.verdict_reason.startswith("nothing was looked at: the corpus is being opened")
+    assert both.hits and own.hits and not alone.hits and alone.continue_ is None
+    with pytest.raises(BadQuery, match="no layer 'quartz'"):
+        engine.search("basalt", layers=["quartz"])
+    open_order.end(engine.store, "c", "main")
+    with pytest.raises(BadQuery, match="no layer 'bm25'"):
+        engine.search("basalt", layers=["bm25"])
+
+
 def test_files_that_are_still_to_be_read_are_no_news_to_a_check_unless_it_is_strict(source, tmp_path):
     engine = Engine(tmp_path, LAYERS)
     stop = iter([False, True])

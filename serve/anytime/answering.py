@@ -116,6 +116,8 @@ async def answered(search: "Search", coordinator: "Coordinator", stage: Stage | 
     if request.explain and fused is not None:
         infos = explained(infos, request, generation, prepared, facts, found, fused, search.translation)
     status = coverage(search)
+    if verdict == "none" and status and not any(s.covered for s in status):
+        why = f"nothing was looked at: {status[0].reason}"  # which is no word about the corpus
     certificate = certified(search, fused, offset + request.k, request.coupling.name == "evidence" and reranked is None)
     if not last and certificate.final:
         certificate = certificate.model_copy(update={"final": False, "because": NOT_YET})

@@ -63,7 +63,7 @@ class Search:
     not asked; dear: names of spaces whose questions take long to make, and are not there; queries: those that were asked, in the order
     of `found`. unasked: why spaces are not asked, for now. rounds: of each that was asked, the round. making: the question that is being
     made in a thread; beside: those to be made while hosts work. asked_now: whether there was a round since the search began, or was taken
-    up again.
+    up again. coming: named spaces that the corpus is yet to get, and why they are not there.
     """
 
     coordinator: "Coordinator"
@@ -95,6 +95,7 @@ class Search:
     beside: list[str] = field(default_factory=list)
     asked_now: bool = False
     fresh: "Checking | None" = None
+    coming: Mapping[str, str] = field(default_factory=dict)
 
     # --- questions -------------------------------------------------------------------------------------------------------------
 
@@ -104,6 +105,7 @@ class Search:
         at_once = bool(self.request.feedback or self.request.translate)
         is_long = self.coordinator.is_long(self.asked)
         self.dear = [name for name in chosen if not at_once and (is_long or self._is_dear(name))]
+        self.asking.check_forms(self.dear)  # the others are made now
         await self._questions([name for name in chosen if name not in self.dear], in_thread=at_once)
         self.reasons |= self.asking.left_out
         await self._last_resort(in_thread=at_once)

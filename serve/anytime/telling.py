@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from serve.anytime.schema import Certificate, PlannedSpace, SearchPlan
-from serve.certificate import Judged, certificate
+from serve.anytime.schema import Certificate, PlannedSpace, SearchPlan, Unseen
+from serve.certificate import CERTAINTY, Judged, certificate
 from shards.types import LayerStatus
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def certified(search: "Search", fused: "Fused | None", wanted: int, by_evidence:
         for name in search.all_names
     ]
     unasked = {name: search.unasked.get(name, NOT_BEGUN) for name in (*search.ready, *search.dear)}
-    return certificate(
+    said = certificate(
         spaces,
         search.queries,
         search.found,
@@ -34,6 +34,19 @@ def certified(search: "Search", fused: "Fused | None", wanted: int, by_evidence:
         by_evidence=by_evidence,
         prepared=search.ready,
     )
+    return _without_coming(said, search)
+
+
+def _without_coming(said: Certificate, search: "Search") -> Certificate:
+    """A certificate that knows of named spaces which the corpus is yet to get: what they will say of any document nothing bounds."""
+    if not search.coming:
+        return said
+    n_docs = search.generation.root.n_docs
+    unseen = [Unseen(layer=name, state="building", covered=0, total=n_docs, reason=why, change=1.0) for name, why in search.coming.items()]
+    names = ", ".join(search.coming)
+    why = f"{names} {'is' if len(unseen) == 1 else 'are'} still to be built, and may change any of the hits"
+    told = {"final": False, "exact_to": 0, "could_change": 1.0, "unseen": [*said.unseen, *unseen], "because": why}
+    return said.model_copy(update=told | {"at_most": said.at_most + len(unseen) * CERTAINTY})
 
 
 def planned(search: "Search") -> SearchPlan:
@@ -69,4 +82,8 @@ def coverage(search: "Search") -> list[LayerStatus]:
         for ref in search.generation.root.shards:
             total = ref.n_entries if over_entries else ref.n_docs
             found.append(LayerStatus(name, ref.shard, "late", 0, total, why))
+    pending = sum(source.pending for source in search.generation.root.sources.values())
+    for name, why in search.coming.items():
+        for ref in search.generation.root.shards:
+            found.append(LayerStatus(name, ref.shard, "building", 0, ref.n_docs + (pending if ref.shard == 0 else 0), why))
     return sorted(found, key=lambda s: (s.space, s.shard))

@@ -180,6 +180,9 @@ class BM25(contract.Layer):
             asked += f", {' and '.join(map(grammar.describe, paths))}"
         return SpaceQuery("", asked, question, reading.log_p(), weights.most, where)
 
+    def check_form(self, request: contract.Request) -> None:
+        _understand(request)
+
     def terms_of(self, examples: Sequence[Example], statistics: Statistics) -> list[Term]:
         return feedback.terms_of(examples, statistics, self._analyser)
 

@@ -260,6 +260,12 @@ class Layer(ABC):
         The `space` field is left "" and filled in by the caller. Raises BadQuery for a form that cannot be understood.
         """
 
+    def check_form(self, request: Request) -> None:
+        """Raises BadQuery for a form that `prepare` refuses, as far as that shows without a model, a process or the corpus: in about a
+        millisecond. So a form is refused by what it says, and not only where there was time to make a question of it.
+        """
+        return None
+
     def exhaustive(self, query: SpaceQuery) -> SpaceQuery:
         """The same question, put so that `search` finds what `score` ranks best of all rows: as a rule itself.
 

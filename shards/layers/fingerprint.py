@@ -244,6 +244,9 @@ class Fingerprint(Layer):
         asked = [*(asked or ["molecules"]), f"with the substructure {text}"]
         return SpaceQuery("", " ".join(asked), MoleculeQuestion(wanted, text, smarts, screen), statistics.log_p_screen(screen))
 
+    def check_form(self, request: Request) -> None:
+        _form_of(request)
+
     def surprise(self, query: SpaceQuery, scores: Array) -> Array:
         """Of a molecule that holds the substructure, or has the key."""
         return np.where(scores > 0, 0.0 - (query.log_p or 0.0), 0.0)

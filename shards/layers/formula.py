@@ -149,6 +149,9 @@ class Formula(Layer):
         log_p = min(math.log(per_row) - total, 0.0)
         return SpaceQuery("", f"formulas like {what}", question, log_p)
 
+    def check_form(self, request: Request) -> None:
+        form_of(request)
+
     def surprise(self, query: SpaceQuery, scores: Array) -> Array:
         """-ln p that one of a document's formulas agrees as much: strictly increasing, by what the cheapest part of that size costs."""
         question: FormulaQuestion = query.payload
@@ -159,18 +162,22 @@ class Formula(Layer):
         return np.where(found, -np.log(-np.expm1(-expected)), 0.0)
 
 
+def form_of(request: Request) -> tuple[str, str]:
+    """The text of a form, and its notation. Raises BadQuery."""
+    try:
+        form = Form(**request.form)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise BadQuery(f"Formula form: {problems}. Expected {Formula.query_format}.") from None
+    if (form.latex is None) == (form.mathml is None):
+        raise BadQuery("Formula form needs one of latex, mathml. Give exactly one.")
+    return (form.latex, "latex") if form.latex is not None else (form.mathml or "", "mathml")
+
+
 def asked_formulas(request: Request) -> list[tuple[str, Trees]]:
     """The formulas asked, as written and as trees; none where the common text has none. Raises BadQuery."""
     if request.form:
-        try:
-            form = Form(**request.form)
-        except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            raise BadQuery(f"Formula form: {problems}. Expected {Formula.query_format}.") from None
-        if (form.latex is None) == (form.mathml is None):
-            raise BadQuery("Formula form needs one of latex, mathml. Give exactly one.")
-        text, notation = (form.latex, "latex") if form.latex is not None else (form.mathml, "mathml")
-        assert text is not None
+        text, notation = form_of(request)
         found = _found(text, notation) if notation == "mathml" or "$" in text or "\\begin" in text else []
         found = found or _whole(text, notation)
         if not found:

@@ -16,7 +16,7 @@ from shards import formula_embedding as embedding
 from shards import formula_finding, formula_index
 from shards.documents import Documents, Entries
 from shards.layers.contract import Encodings, Layer, Progress, Reader, Request
-from shards.layers.formula import asked_formulas
+from shards.layers.formula import asked_formulas, form_of
 from shards.plan import SpaceQuery
 from shards.types import Array, Arrays, Budget, Found, Moments, Scored
 
@@ -124,6 +124,9 @@ class FormulaNgrams(Layer):
 
     def collect(self, parts: Sequence[tuple[int, Arrays]]) -> embedding.FormulaStatistics:
         return embedding.FormulaStatistics.collect(parts)
+
+    def check_form(self, request: Request) -> None:
+        form_of(request)
 
     def prepare(self, request: Request, statistics: embedding.FormulaStatistics) -> SpaceQuery | None:
         asked = asked_formulas(request)

@@ -133,6 +133,9 @@ class Fuzzy(contract.Layer):
         log_p = min(float(np.logaddexp.reduce(least)), 0.0) if least else 0.0
         return SpaceQuery("", _asked(statistics, slots, question.generates), question, log_p)
 
+    def check_form(self, request: contract.Request) -> None:
+        _form_of(request)
+
     def exhaustive(self, query: SpaceQuery) -> SpaceQuery:
         """Asked to find passages even where it only has to score those of others."""
         question: Question = query.payload

@@ -137,6 +137,10 @@ class Image(VectorLayer):
 
     # --- asking --------------------------------------------------------------------------------------------------------------
 
+    def check_form(self, request: Request) -> None:
+        if "image" not in request.form:
+            super().check_form(request)
+
     def prepare(self, request: Request, statistics: VectorStatistics) -> SpaceQuery | None:
         if "image" not in request.form:
             return super().prepare(request, statistics)

@@ -232,12 +232,15 @@ class Late(Layer):
     def open(self, arrays: Arrays, documents: Documents, entries: Entries, live: Array) -> LateReader:
         return LateReader(arrays, documents.hashes, live)
 
+    def check_form(self, request: Request) -> None:
+        if request.form and request.explicit and "vectors" not in request.form:
+            raise BadQuery(f"Layer {self.name!r} cannot use {', '.join(sorted(request.form))}. It takes {self.query_format}.")
+
     def prepare(self, request: Request, statistics: LateStatistics) -> SpaceQuery | None:
         if "vectors" in request.form:
             vectors = self._given(request.form)
             return self._asked(f"{len(vectors)} vectors of {vectors.shape[1]} numbers", vectors, statistics)
-        if request.form and request.explicit:
-            raise BadQuery(f"Layer {self.name!r} cannot use {', '.join(sorted(request.form))}. It takes {self.query_format}.")
+        self.check_form(request)
         if not request.text.strip():
             return None
         asked, vectors = self._encoded(request.text)

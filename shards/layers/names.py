@@ -180,6 +180,11 @@ class Names(Layer):
         asked = f"paths named {text!r}" if kind == "name" else f"paths with {text!r}"
         return SpaceQuery("", asked + how, payload, log_ps[lowest])
 
+    def check_form(self, request: Request) -> None:
+        kind, text, *_ = _what(request)
+        if kind == "glob":
+            glob_regex(text)
+
     def surprise(self, query: SpaceQuery, scores: Array) -> Array:
         """By tier, and in tier 1 by quality: letters scattered over a path prove nothing.
 

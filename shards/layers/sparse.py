@@ -154,11 +154,14 @@ class Sparse(contract.Layer):
     def collect(self, parts: Sequence[tuple[int, Arrays]]) -> SparseStatistics:
         return SparseStatistics(sum(sign * int(part["n_units"][0]) for sign, part in parts))
 
+    def check_form(self, request: Request) -> None:
+        if request.form and request.explicit and "weights" not in request.form:
+            raise BadQuery(f"Layer {self.name!r} cannot use {', '.join(sorted(request.form))}. It takes {self.query_format}.")
+
     def prepare(self, request: Request, statistics: SparseStatistics) -> SpaceQuery | None:
         if "weights" in request.form:
             return SpaceQuery("", *self._asked(*self._given(request.form)))
-        if request.form and request.explicit:
-            raise BadQuery(f"Layer {self.name!r} cannot use {', '.join(sorted(request.form))}. It takes {self.query_format}.")
+        self.check_form(request)
         if not request.text.strip():
             return None
         tokens, weights, note = self._encoded(request.text)

@@ -83,6 +83,9 @@ class Structure(Text):
         what = rule["pattern"] if set(rule) == {"pattern"} and isinstance(rule["pattern"], str) else json.dumps(rule, ensure_ascii=False)
         return SpaceQuery("", f"nodes like {what} in {_listed(languages)}", payload, math.fsum(chances))
 
+    def check_form(self, request: Request) -> None:
+        question_of(request.form)
+
     def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
         return [(rf"\b{re.escape(word.decode())}\b", True, False) for clause in query.payload.words for word in clause]
 

@@ -183,6 +183,9 @@ class Symbols(Layer):
         where = f" in {'.'.join(wanted.prefix)}" if wanted.prefix else ""
         return SpaceQuery("", f"{what} of {wanted.name}{where}", payload, log_ps[1])
 
+    def check_form(self, request: Request) -> None:
+        wanted_by_form(dict(request.form))
+
     def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
         words = query.payload.words.decode()
         return [("_*".join(map(re.escape, words)) if words else re.escape(query.payload.exact.decode()), True, True)]

@@ -17,7 +17,7 @@ from shards.linescan import LineCounts, scan, spans
 from shards.plan import SpaceQuery
 from shards.text_form import QUERY_FORMAT, form_of
 from shards.text_pattern import Exact, Leaf, TextQuery, Within, leaves
-from shards.text_query import query_of
+from shards.text_query import check_patterns, query_of
 from shards.types import Array, Arrays, Budget, Found, Scored
 
 _COUNTS = ("n_bytes", "trigrams", "trigram_counts", "words", "word_counts")
@@ -92,6 +92,10 @@ class Text(Layer):
             return None
         query, asked, log_p = query_of(form, statistics)
         return SpaceQuery("", asked, query, log_p)
+
+    def check_form(self, request: Request) -> None:
+        if (form := form_of(request)) is not None:
+            check_patterns(form)
 
     def highlights(self, query: SpaceQuery) -> Sequence[tuple[str, bool, bool]]:
         return [_highlight(leaf) for leaf in leaves(query.payload.formula)]

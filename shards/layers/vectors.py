@@ -132,12 +132,15 @@ class VectorLayer(Layer):
     def collect(self, parts: Sequence[tuple[int, Arrays]]) -> VectorStatistics:
         return VectorStatistics(sum(sign * int(part["n_units"][0]) for sign, part in parts))
 
+    def check_form(self, request: Request) -> None:
+        if request.form and request.explicit and "vector" not in request.form:
+            raise BadQuery(f"Layer {self.name!r} cannot use {', '.join(sorted(request.form))}. It takes {self.query_format}.")
+
     def prepare(self, request: Request, statistics: VectorStatistics) -> SpaceQuery | None:
         if "vector" in request.form:
             vector = self._given(request.form)
             return SpaceQuery("", f"a vector of {len(vector)} numbers", vector)
-        if request.form and request.explicit:
-            raise BadQuery(f"Layer {self.name!r} cannot use {', '.join(sorted(request.form))}. It takes {self.query_format}.")
+        self.check_form(request)
         if not request.text.strip():
             return None
         asked = self.asked(request.text)
