@@ -1,5 +1,6 @@
 """What the next generation of a corpus is to hold: said by an index job or a push, written by `shards/writing.py`."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,13 +9,15 @@ from dataclasses import dataclass, field
 from shards import tree
 from shards.delta import Change, Specs
 from shards.endpoint_settings import Usage
-from shards.errors import EndpointError, ModelMissing
+from shards.errors import EndpointError, ModelMissing, SondageError
 from shards.generation import spec_of
 from shards.layers import create, space_id
-from shards.layers.contract import Resources
+from shards.layers.contract import Layer, Resources
 from shards.manifest import FileRef, Root, SourceRun
 from shards.store import Store
 from shards.tree import TreeRow
+
+logger = logging.getLogger(__name__)
 
 REFIT = 0.1  # null models are fitted anew when the number of documents has changed by this share
 
@@ -95,6 +98,30 @@ def buildable(root: Root, resources: Resources) -> frozenset[str]:
             if space_id(spec_of(ref), create(spec_of(ref), resources)) == ref.space_id:
                 names.add(ref.name)
     return frozenset(names)
+
+
+class Makers:
+    """The layers that make a corpus's spaces on this machine, with their models, kept from one generation to the next."""
+
+    def __init__(self, corpus: str, resources: Resources):
+        self._corpus, self._resources = corpus, resources
+        self._layers: dict[tuple[str, str], Layer | None] = {}  # by space's name and id
+
+    def maker(self, name: str, specs: Specs) -> Layer | None:
+        """The layer that makes a space's arrays here; None where another version or model made them, or none can: told once."""
+        spec, space = specs[name]
+        if (name, space) not in self._layers:
+            layer: Layer | None = None
+            try:
+                layer = create(spec, self._resources)
+                layer.check()
+                if space_id(spec, layer) != space:
+                    layer = None
+            except SondageError as error:
+                layer = None
+                logger.warning("corpus=%s space=%s event=not_built_here reason=%s", self._corpus, name, error)
+            self._layers[name, space] = layer
+        return self._layers[name, space]
 
 
 def replace_rows(store: Store, source: str, before: FileRef | None, upserts: Sequence[TreeRow], deletes: Sequence[str] = ()) -> Change:

@@ -16,11 +16,11 @@ from shards.cache import FileCache
 from shards.compaction import merge_step
 from shards.delta import Specs
 from shards.documents import Documents
-from shards.drafts import REFIT, Draft, SourceChange, Tally, replace_rows, specs_of
-from shards.errors import AlreadyExists, Cancelled, NotFound, SondageError, StoreError
+from shards.drafts import REFIT, Draft, Makers, SourceChange, Tally, replace_rows, specs_of
+from shards.errors import AlreadyExists, Cancelled, NotFound, StoreError
 from shards.generation import Generation
 from shards.layers import SpaceSpec, create, space_id
-from shards.layers.contract import Layer, Resources
+from shards.layers.contract import Resources
 from shards.lease import Clock, Sleep
 from shards.manifest import Root, corpus_store, latest_generation
 from shards.pushlog import LogEntry, Operation
@@ -67,7 +67,7 @@ class Applier:
         self.root_store, self.corpus, self.cache, self.resources = root_store, corpus, cache, resources
         self.store = corpus_store(root_store, corpus)
         self._calibrate, self._clock, self._sleep = calibrate, clock, sleep
-        self._layers: dict[tuple[str, str], Layer | None] = {}  # by space's name and id: what makes it here, None if nothing does
+        self._makers = Makers(corpus, resources)
         self._segments: dict[str, Segment] = {}  # opened, of the newest generation
         self._spaces: list[Space] = []
         self._worker: tuple[Specs, _Here] | None = None
@@ -194,30 +194,14 @@ class Applier:
         specs = [SpaceSpec.parse(text) for text in layers]
         return {spec.name: (spec, space_id(spec, create(spec, self.resources))) for spec in specs}
 
-    def _maker(self, name: str, specs: Specs) -> Layer | None:
-        """The layer that makes a space's arrays here; None where another version or model made them, or none can."""
-        spec, space = specs[name]
-        if (name, space) not in self._layers:
-            layer: Layer | None = None
-            try:
-                layer = create(spec, self.resources)
-                layer.check()
-                if space_id(spec, layer) != space:
-                    layer = None
-            except SondageError as error:
-                layer = None
-                logger.warning("corpus=%s space=%s event=not_built_here reason=%s", self.corpus, name, error)
-            self._layers[name, space] = layer
-        return self._layers[name, space]
-
     def _cheap(self, name: str, specs: Specs) -> bool:
-        layer = self._maker(name, specs)  # of a space that is built where it is used, a push takes what is encoded already
+        layer = self._makers.maker(name, specs)  # of a space that is built where it is used, a push takes what is encoded already
         return layer is not None and (not layer.dear or specs[name][0].built == "used")
 
     def _able(self, root: Root) -> bool:
         """Whether this machine can make every space of a generation."""
         specs = specs_of(root)
-        return all(self._maker(name, specs) is not None for name in specs)
+        return all(self._makers.maker(name, specs) is not None for name in specs)
 
     def _fit_due(self, root: Root) -> bool:
         if self._calibrate is None or not root.n_docs or root.n_docs == self._fitted_at or not self._able(root):
