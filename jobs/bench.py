@@ -153,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
                    help="query: sizes of the corpus; cluster: the largest")  # fmt: skip
     p.add_argument("--files", type=whole_numbers, default=[100_000], metavar="N,…",
                    help="upsert; push, anytime, freshness (the largest): sizes of the corpus")  # fmt: skip
-    p.add_argument("--session-files", type=int, default=5_000, help="anytime: of the corpus whose dear layer builds itself")
+    p.add_argument("--session-files", type=int, default=4_000, help="anytime: of the corpus whose dear layer builds itself")
     p.add_argument("--requests", type=int, default=10_000, help="anytime: searches with a deadline")
     p.add_argument("--limit", type=int, metavar="N", help="anytime: only the first N judged queries (default: 76)")
     p.add_argument("--paths", type=int, default=1_000_000, help="paths: how many")

@@ -2,7 +2,8 @@
 
 quality    nDCG@10 of judged collections at each budget beside that of unlimited time, over HTTP
 deadlines  how often answers of mixed kinds come later than their budgets allow, with clients at once
-cold       seconds until a new corpus answers and is covered; then a session while layers build themselves where it looks
+cold       seconds until a new corpus answers and is covered
+session    a session while a dear layer builds itself where it looks, beside an index that has all of it
 chaos      the same with processes killed at random: answers beside those of an index that is whole
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 
 from jobs.progress import Progress
 
-PARTS = ("quality", "deadlines", "cold", "chaos")
+PARTS = ("quality", "deadlines", "cold", "session", "chaos")
 
 
 def bench_anytime(progress: Progress, options: Namespace) -> dict[str, Any]:

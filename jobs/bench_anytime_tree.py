@@ -13,16 +13,16 @@ LEAST_BYTES, MOST_BYTES = 1_500, 4_000  # of a file, but for the last piece of a
 _VERSION = 1  # of how the files are made
 
 
-def many_files(n: int, progress: Progress) -> Path:
-    """A folder of n files: the text files of `jobs.bench_tree`, cut at blank lines into files of `LEAST_BYTES` to `MOST_BYTES`, each text
-    a folder below its own; code and prose as they stand in libraries. No two are the same. The same installation gives the same files."""
-    name = hashlib.sha256(repr((_VERSION, n, LEAST_BYTES, MOST_BYTES)).encode()).hexdigest()[:12]
+def many_files(n: int, progress: Progress, least: int = LEAST_BYTES, most: int = MOST_BYTES) -> Path:
+    """A folder of n files: the text files of `jobs.bench_tree`, cut at blank lines into files of `least` to `most` bytes, each text a
+    folder below its own; code and prose as they stand in libraries. No two are the same. The same installation gives the same files."""
+    name = hashlib.sha256(repr((_VERSION, n, least, most)).encode()).hexdigest()[:12]
     root = bench_folder() / f"files-{n}-{name}"
     if root.is_dir():
         return root
     partial = Path(tempfile.mkdtemp(prefix=".files-", dir=root.parent))
     seen: set[bytes] = set()
-    for path, text in _pieces():
+    for path, text in _pieces(least, most):
         if (key := hashlib.sha1(text).digest()) in seen:
             continue
         seen.add(key)
@@ -38,20 +38,20 @@ def many_files(n: int, progress: Progress) -> Path:
     return root
 
 
-def _pieces() -> Iterator[tuple[str, bytes]]:
+def _pieces(least: int, most: int) -> Iterator[tuple[str, bytes]]:
     for copy, path, text in texts():
         folder, _, suffix = path.rpartition(".")
-        for i, piece in enumerate(cut(text)):
+        for i, piece in enumerate(cut(text, least, most)):
             yield f"{f'copy{copy}/' if copy and not path.startswith('copy') else ''}{folder}/{i:03}.{suffix}", piece
 
 
-def cut(text: bytes) -> Iterator[bytes]:
-    """Pieces of a text that end at a blank line where one lies between `LEAST_BYTES` and `MOST_BYTES`, else at a line."""
+def cut(text: bytes, least: int = LEAST_BYTES, most: int = MOST_BYTES) -> Iterator[bytes]:
+    """Pieces of a text that end at a blank line where one lies between `least` and `most` bytes, else at a line."""
     at = 0
     while at < len(text):
-        end = text.find(b"\n\n", at + LEAST_BYTES, at + MOST_BYTES)
+        end = text.find(b"\n\n", at + least, at + most)
         if end < 0:
-            end = text.rfind(b"\n", at, at + MOST_BYTES)
-        end = min(at + MOST_BYTES, len(text)) if end < 0 or at + MOST_BYTES >= len(text) else end + 1
+            end = text.rfind(b"\n", at, at + most)
+        end = min(at + most, len(text)) if end < 0 or at + most >= len(text) else end + 1
         yield text[at:end]
         at = end

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jobs import bench_anytime_session
 from jobs.bench_anytime_chaos import Reference, is_whole, problem
-from jobs.bench_anytime_cold import coverage, questions_of
+from jobs.bench_anytime_cold import coverage
 from jobs.bench_anytime_deadlines import Kinds, Question, Seen, allowance_ms, figures, is_late, without_work
 from jobs.bench_anytime_quality import TARGETS
 from jobs.bench_anytime_quality import figures as quality_figures
+from jobs.bench_anytime_session import questions_of
 from jobs.bench_anytime_tree import LEAST_BYTES, MOST_BYTES, cut
 from jobs.bench_anytime_wire import Wire
 
@@ -79,15 +81,18 @@ def test_files_are_pieces_of_texts_that_end_at_blank_lines_and_nothing_is_lost()
     assert all(piece.endswith(b"\n") for piece in pieces)
 
 
-def test_a_session_asks_lines_of_files_and_every_other_question_in_its_folder(tmp_path: Path):
+def test_a_session_asks_lines_of_files_and_every_other_question_in_its_folder_and_some_again(tmp_path: Path, monkeypatch):
     for folder in ("a/x", "b/y"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "0.py").write_text(f"one two three four of {folder}\nshort\n")
+    assert questions_of(tmp_path, 10, seed=3) == questions_of(tmp_path, 10, seed=3)
+    monkeypatch.setattr(bench_anytime_session, "AGAIN", 1.0)
+    assert len({one["query"] for one in questions_of(tmp_path, 10, seed=3)}) == 1
+    monkeypatch.setattr(bench_anytime_session, "AGAIN", 0.0)
     asked = questions_of(tmp_path, 10, seed=3)
-    assert asked == questions_of(tmp_path, 10, seed=3)
     assert all(one["query"] in ("one two three four of a/x", "one two three four of b/y") for one in asked)
     assert [("paths" in one) for one in asked] == [False, True] * 5
-    assert all(one["paths"] == [f"{one['query'][-3]}/**"] for one in asked if "paths" in one)
+    assert all(one["paths"] == [f"{one['query'][-3:]}/**"] for one in asked if "paths" in one)
 
 
 def test_coverage_is_that_of_all_shards_of_a_layer_together():
