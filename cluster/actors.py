@@ -1,7 +1,7 @@
 """The one file that applies `ray.remote`: plain classes become actors here, and nowhere else."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ray
@@ -13,6 +13,7 @@ from cluster.host import Host
 from cluster.pauses import keep_short
 from cluster.settings import HostSettings
 from cluster.sockets import listening
+from shards.writing import Calibrate, Report
 
 PREFIX = "host-"
 # Calls that may run at once, from all coordinators together: 2 searches, 2 details and the odd document from each of a few.
@@ -44,13 +45,15 @@ BuilderActor = ray.remote(  # what it was at when it was killed, the next call d
 )(BuilderWork)
 
 
-def start_builders(n: int, settings: HostSettings, memory_bytes: int = 1 << 29) -> list[ActorHandle]:
+def start_builders(
+    n: int, settings: HostSettings, memory_bytes: int = 1 << 29, calibrator: Callable[[Report], Calibrate] | None = None
+) -> list[ActorHandle]:
     """A pool of builders of spaces, wherever there is memory for them; they end with the process that started them.
 
-    Their `hold` and `pid` are answered beside the work.
+    Their `hold` and `pid` are answered beside the work. calibrator: as `BuilderWork`.
     """
     actor = BuilderActor.options(memory=memory_bytes)
-    return [actor.remote(settings) for _ in range(n)]
+    return [actor.remote(settings, calibrator=calibrator) for _ in range(n)]
 
 
 def stop_builder(actor: ActorHandle) -> None:

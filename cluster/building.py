@@ -26,6 +26,7 @@ from shards.layers.contract import Resources
 from shards.manifest import latest_generation, list_corpora, read_root
 from shards.plugins import load
 from shards.store import open_store
+from shards.writing import Calibrate, Report
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +53,17 @@ def stand_back() -> None:
 
 class BuilderWork:
     """Builds for all corpora below a store that have spaces which are built where they are used. `work` is for one thread, `hold` and
-    `stop` for any. background: at the lowest priority, for good. clock: the time of day in seconds."""
+    `stop` for any. background: at the lowest priority, for good. clock: the time of day in seconds. calibrator: makes what fits null
+    models, given whom to tell how far it is."""
 
-    def __init__(self, settings: HostSettings, background: bool = True, clock: Callable[[], float] = time.time):
-        self._clock = clock
+    def __init__(
+        self,
+        settings: HostSettings,
+        background: bool = True,
+        clock: Callable[[], float] = time.time,
+        calibrator: Callable[[Report], Calibrate] | None = None,
+    ):
+        self._clock, self._calibrator = clock, calibrator
         if background:
             stand_back()
         for module in settings.plugins:
@@ -98,7 +106,9 @@ class BuilderWork:
         for corpus in self.corpora():
             builder = self._builders.get(corpus)
             if builder is None:
-                builder = self._builders[corpus] = LayerBuilder(self._store, corpus, self._cache, self._resources, self._clock)
+                builder = self._builders[corpus] = LayerBuilder(
+                    self._store, corpus, self._cache, self._resources, self._clock, calibrator=self._calibrator
+                )
             try:
                 self._go_on()
                 steps.append(builder.step(self._go_on))
@@ -136,12 +146,12 @@ class BuilderWork:
             raise Cancelled("Stopped while a space was built. What is encoded is kept.")
 
 
-def main() -> None:
+def main(calibrator: Callable[[Report], Calibrate] | None = None) -> None:
     """A builder's process: its settings are the first line of standard input; then `hold` and `go` come, and the end is the end.
 
-    Writes how far spaces are to standard output, as lines of JSON.
+    Writes how far spaces are to standard output, as lines of JSON. calibrator: as `BuilderWork`.
     """
-    work = BuilderWork(HostSettings.model_validate_json(sys.stdin.readline()))
+    work = BuilderWork(HostSettings.model_validate_json(sys.stdin.readline()), calibrator=calibrator)
 
     def listen() -> None:
         for line in sys.stdin:
@@ -179,14 +189,14 @@ class Builders(Protocol):
         """End."""
 
 
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from cluster.building import main; main()"
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from importlib import import_module; import_module(sys.argv[2]).main()"
 
 
 class LocalBuilders:
-    """One process on this machine, started anew when it dies."""
+    """One process on this machine, started anew when it dies. module: whose `main` it is, which calls the one of here."""
 
-    def __init__(self, settings: HostSettings):
-        self._settings = settings
+    def __init__(self, settings: HostSettings, module: str = "cluster.building"):
+        self._settings, self._module = settings, module
         self._process: subprocess.Popen[str] | None = None
         self._told: Told = {}
         self._held = False
@@ -202,7 +212,11 @@ class LocalBuilders:
     def _started(self) -> "subprocess.Popen[str]":
         root = str(Path(__file__).resolve().parent.parent)
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **ONE_THREAD}
+            [sys.executable, "-c", _START, root, self._module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **ONE_THREAD},
         )
         assert process.stdin is not None
         process.stdin.write(self._settings.model_dump_json() + "\n")

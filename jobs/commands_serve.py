@@ -57,7 +57,7 @@ def serve(
     front = settings.front_settings()
     ring = KeyRing(front.api_keys, front.limits)
     host_settings = settings.host_settings()
-    builders = partial(LocalBuilders, host_settings) if front.builders else None
+    builders = partial(LocalBuilders, host_settings, "serve.building") if front.builders else None
     application = create_app(
         local_coordinator(host_settings, front.poll_s, front.rerank, translate=front.translate),
         ring,

@@ -16,7 +16,7 @@ from cluster.actors import start_builders, stop_builder
 from cluster.building import ActorBuilders
 from cluster.pauses import keep_short
 from cluster.searcher import RaySearcher
-from serve.building import building
+from serve.building import building, calibrator
 from serve.coordinator import Coordinator
 from serve.http import create_app
 from serve.keys import KeyRing
@@ -65,7 +65,8 @@ class Service:
 
     def builders(self) -> ActorBuilders:
         """Actors that build spaces where they are used."""
-        return ActorBuilders(partial(start_builders, self.settings.front.builders, self.settings.host), stop_builder)
+        front = self.settings.front
+        return ActorBuilders(partial(start_builders, front.builders, self.settings.host, calibrator=calibrator), stop_builder)
 
     @asynccontextmanager
     async def coordinator(self, ring: KeyRing) -> AsyncIterator[Coordinator]:

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from cluster import building as builder
 from cluster.building import Builders
 from shards.manifest import corpus_store
 from shards.usage import Recorder
 
 if TYPE_CHECKING:
     from serve.coordinator import Coordinator
+    from shards.writing import Calibrate, Report
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +27,18 @@ FLUSH_S = 5.0  # between two writes of what was counted
 TICK_S = 0.01  # between looks how many searches are under way
 REST_S = 0.1  # without a search that wants the core, before work goes on: searches come in turns
 CORES = os.cpu_count() or 1
+
+
+def calibrator(report: "Report") -> "Calibrate":
+    """What fits null models in a builder's process, on one core."""
+    from serve.calibrate import Calibrator  # torch and scipy, which a server does not need
+
+    return Calibrator(1, report)
+
+
+def main() -> None:
+    """A builder's process that fits null models, too."""
+    builder.main(calibrator)
 
 
 class Building:

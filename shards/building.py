@@ -2,11 +2,11 @@
 
 First what somebody asked for (builds and pins); then a sample, the documents of the lowest hashes, which are random ones, so that the
 space has a null model; then documents that answers showed, those first that weigh most for their size; then their neighbours, in the
-same folder and in folders beside it, until the space covers `NEIGHBOURS` of the corpus. Where a limit of bytes is reached, what was not
-shown lately makes room for what was.
+same folder and in folders beside it, as long as the space covers no more than `NEIGHBOURS` of the corpus. Where a limit of bytes is
+reached, what was not shown lately makes room for what was.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -22,7 +22,9 @@ from shards.usage import UsageCounts, folder_key, folder_of
 SAMPLE = 128  # documents; moments of a null model from so many passages at least are within 10 %
 UNIT = 32  # documents that are leased and encoded at once: some seconds of a transformer on a core
 UNIT_BYTES = 128 << 10  # of their text, at most, unless the first alone has more
-NEIGHBOURS = 0.2  # of the corpus's documents, beside those that were asked for: more is built only of what is shown itself
+# Of the corpus's documents, beside those that were asked for: more is built only of what is shown itself. A session that touches a tenth of
+# a corpus has a fifth of it built at most.
+NEIGHBOURS = 0.15
 BESIDE = 0.25  # what a document of a folder beside counts, of one in the same folder
 ROOM = 0.9  # of a limit of bytes that is left after eviction
 
@@ -123,6 +125,49 @@ class Unit:
     reason: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Documents that a space lacks and is to have, and why. rows: of the catalogue, (n,) int64, those first that are due first."""
+
+    rows: Array
+    reason: Reason
+
+
+def wants(catalogue: Catalogue, building: Building, queue: Queue, weights: Weights) -> list[Want]:
+    """All that is to be encoded of a space, the most urgent first; a document may stand under several reasons.
+
+    Limits of a day are no concern of it; where that of bytes is reached only what was ordered or shown itself is wanted.
+    """
+    limits = queue.limits.get(building.space, Limits())
+    open_ = building.scope & ~building.built & ~building.kept & ~building.taken
+    asked = catalogue.meant((*queue.builds, *queue.pins), building.space)
+    full = limits.bytes is not None and building.bytes >= limits.bytes
+    if full and not (building.built & ~asked & (weights.own == 0)).any():
+        return []
+    sampled = np.zeros(len(catalogue), np.bool_)
+    sampled[np.flatnonzero(building.scope)[:SAMPLE]] = True
+    evicted = np.zeros(len(catalogue), np.bool_)
+    for one in queue.evicted:
+        if one.space == building.space:
+            evicted |= catalogue.in_globs(one.globs)
+    n_scope = int(np.count_nonzero(building.scope))
+    covered = int(np.count_nonzero((building.built | building.kept | building.taken) & building.scope & ~asked))
+    near = np.flatnonzero(open_ & (weights.near > 0)) if not full else np.zeros(0, np.int64)
+    room = max(int(NEIGHBOURS * n_scope) - covered, 0)
+    found = [
+        Want(np.flatnonzero(open_ & asked), "asked for"),
+        Want(np.flatnonzero(open_ & sampled & ~evicted & (not full)), "sample"),
+        Want(_heaviest(np.flatnonzero(open_ & (weights.own > 0)), weights.own, catalogue.sizes), "shown"),
+        Want(_heaviest(near, weights.near, catalogue.sizes)[:room], "neighbours"),
+    ]
+    return [want for want in found if len(want.rows)]
+
+
+def _heaviest(rows: Array, weights: Array, sizes: Array) -> Array:
+    """Rows, those first that weigh most for their size: a long document takes as long as many short ones."""
+    return rows[np.argsort(-weights[rows] / np.sqrt(sizes[rows] + 1_000.0), kind="stable")]
+
+
 def choose(catalogue: Catalogue, building: Building, queue: Queue, weights: Weights) -> Unit | None:
     """The next documents of a space to encode; None where nothing is to be done, or a limit is reached."""
     limits = queue.limits.get(building.space, Limits())
@@ -131,35 +176,11 @@ def choose(catalogue: Catalogue, building: Building, queue: Queue, weights: Weig
         room = min(room, limits.encodings_per_day - building.encoded_today)
     if room <= 0 or (limits.cost_per_day is not None and building.cost_today >= limits.cost_per_day):
         return None
-    open_ = building.scope & ~building.built & ~building.kept & ~building.taken
-    asked = catalogue.meant((*queue.builds, *queue.pins), building.space)
-    full = limits.bytes is not None and building.bytes >= limits.bytes
-    if full and not (building.built & ~asked & (weights.own == 0)).any():
-        return None
-    sampled = np.zeros(len(catalogue), np.bool_)
-    sampled[np.flatnonzero(building.scope)[:SAMPLE]] = True
-    covered = np.count_nonzero((building.built | building.kept) & building.scope & ~asked) / max(int(np.count_nonzero(building.scope)), 1)
-    evicted = np.zeros(len(catalogue), np.bool_)
-    for one in queue.evicted:
-        if one.space == building.space:
-            evicted |= catalogue.in_globs(one.globs)
-    reasons: list[tuple[Reason, Array, Callable[[Array], Array]]] = [
-        ("asked for", asked, lambda rows: rows),
-        ("sample", sampled & ~evicted & (not full), lambda rows: rows),
-        ("shown", weights.own > 0, lambda rows: -weights.own[rows] / np.sqrt(catalogue.sizes[rows] + 1_000.0)),
-        (
-            "neighbours",
-            (weights.near > 0) & (covered < NEIGHBOURS) & (not full),
-            lambda rows: -weights.near[rows] / np.sqrt(catalogue.sizes[rows] + 1_000.0),
-        ),
-    ]
-    for reason, wanted, order in reasons:
-        rows = np.flatnonzero(open_ & wanted)
-        if len(rows):
-            rows = rows[np.argsort(order(rows), kind="stable")][:room]
-            fits = np.cumsum(catalogue.sizes[rows]) <= UNIT_BYTES
-            fits[0] = True
-            return Unit(np.sort(rows[fits]), reason)
+    for want in wants(catalogue, building, queue, weights):
+        rows = want.rows[:room]
+        fits = np.cumsum(catalogue.sizes[rows]) <= UNIT_BYTES
+        fits[0] = True
+        return Unit(np.sort(rows[fits]), want.reason)
     return None
 
 

@@ -1,26 +1,27 @@
 """Building spaces where they are used, one step at a time: what one process does for one corpus, without Ray or HTTP.
 
 A step encodes a unit of documents, whose encodings are kept by content hash and are durable when it ends; or publishes a generation
-whose segments have rows for what is encoded; or evicts. Deciding is `shards/building.py`. Everything that matters lies in the store:
-any number of builders may work on a corpus, in any processes, and one that dies costs the portion that it was encoding.
+whose segments have rows for what is encoded; or fits null models; or evicts. Deciding is `shards/building.py`. Everything that matters
+lies in the store: any number of builders may work on a corpus, in any processes, and one that dies costs the portion that it was
+encoding.
 """
 
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from shards import layer_queue, usage
-from shards.building import Building, Catalogue, Reason, Weights, choose, to_evict
+from shards.building import Building, Catalogue, Reason, Weights, choose, to_evict, wants
 from shards.building_cost import Spent, ledger, spend, today
 from shards.cache import FileCache
 from shards.delta import Specs
 from shards.documents import Documents
-from shards.drafts import Draft, specs_of
+from shards.drafts import Draft, Makers, specs_of
 from shards.encodings import PackedEncodings
 from shards.endpoint_settings import Usage
 from shards.errors import AlreadyExists, Cancelled, NotFound, SondageError
@@ -28,16 +29,16 @@ from shards.generation import Generation
 from shards.given import folder
 from shards.identity import HASH_BYTES, as_keys, find_rows
 from shards.layer_queue import Order, Queue
-from shards.layers import create, space_id
-from shards.layers.contract import Layer, Progress, Resources
+from shards.layers.contract import Progress, Resources
 from shards.lease import WAIT_S, Clock, Sleep
 from shards.manifest import SegmentRef, corpus_store, latest_generation
 from shards.media import KeptMedia
 from shards.partial import built_rows, with_rows
+from shards.sampled_nulls import SampledNulls
 from shards.segment import Segment, Tombstones, pack_entries
 from shards.store import Store
 from shards.types import Array
-from shards.writing import Executor, Writer
+from shards.writing import Calibrate, Executor, Report, Writer
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ PUBLISH_SHARE = 0.1  # of a builder's time that publishing may take: arrays of a
 class Step:
     """What a step did. documents: that it was about; seconds: that it took; generation: that was published."""
 
-    kind: Literal["encoded", "published", "evicted", "idle"]
+    kind: Literal["encoded", "published", "fitted", "evicted", "idle"]
     space: str = ""
     documents: int = 0
     reason: str = ""
@@ -92,7 +93,8 @@ class _Opened:
 class LayerBuilder:
     """Builds the spaces of one corpus that are built where they are used. For one thread at a time.
 
-    root_store: the store's root. clock: the time of day in seconds. Whose spaces cannot be made here are left to others.
+    root_store: the store's root. clock: the time of day in seconds. calibrator: makes what fits null models; None: nobody does. Spaces that
+    cannot be made here are left to others.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class LayerBuilder:
         clock: Clock = time.time,
         sleep: Sleep = time.sleep,
         wait_s: float = WAIT_S,
+        calibrator: Callable[[Report], Calibrate] | None = None,
     ):
         self.root_store, self.corpus, self.cache, self.resources = root_store, corpus, cache, resources
         self.store = corpus_store(root_store, corpus)
@@ -111,7 +114,8 @@ class LayerBuilder:
         self._writer = Writer(
             root_store, corpus, cache, resources, _no_workers, None, clock=clock, sleep=sleep, wait_s=wait_s, purpose="layers"
         )
-        self._layers: dict[tuple[str, str], Layer | None] = {}
+        self._nulls = SampledNulls(self._writer, self.store, calibrator, clock)
+        self._makers = Makers(corpus, resources)
         self._segments: dict[str, Segment] = {}
         self._opened: _Opened | None = None
         self._hopeless: dict[str, set[bytes]] = {}  # by space id: documents that were encoded and have no encoding still
@@ -139,6 +143,8 @@ class LayerBuilder:
                 return step
         if (step := self._publish(opened, False)) is not None:
             return step
+        if (step := self._fit(opened, go_on)) is not None:
+            return step
         for name in opened.built:
             building = self._building(opened, name, taken, spent)
             weights = Weights.of(opened.catalogue, counts, queue, name, self._clock())
@@ -148,11 +154,15 @@ class LayerBuilder:
         return self._publish(opened, True) or Step("idle")
 
     def status(self) -> dict[str, dict[str, object]]:
-        """By space: how far it is, what waits, what it took and how long what was asked for will take, in seconds, if that is known."""
+        """By space: how far it is, what it took and how long what was asked for will take, in seconds, if that is known.
+
+        waiting: of what was asked for what is not encoded; due: all that is to be encoded or published, what use suggests included.
+        """
         opened = self._open()
         if opened is None:
             return {}
         queue, spent = layer_queue.state(self.store), ledger(self.store)
+        counts = usage.read(self.store) if queue.usage else usage.UsageCounts()
         now, told = self._clock(), {}
         taken = layer_queue.taken(self.store, now)
         for name, built in opened.built.items():
@@ -164,11 +174,17 @@ class LayerBuilder:
             each_s = total.seconds / total.documents if total.documents else None
             waiting = int(np.count_nonzero(asked & ~done))
             limits = queue.limits.get(name)
+            building = self._building(opened, name, taken, {})
+            weights = Weights.of(opened.catalogue, counts, queue, name, now)
+            due = opened.kept[name] & ~built & scope
+            for want in wants(opened.catalogue, building, queue, weights):
+                due[want.rows] = True
             told[name] = {
                 "built": int(np.count_nonzero(built & scope)),
                 "documents": int(np.count_nonzero(scope)),
                 "bytes": self._bytes(opened, space),
                 "waiting": waiting,
+                "due": int(np.count_nonzero(due)),
                 "running": len(taken.get(space, ())),
                 "builds": [list(one.globs) for one in queue.builds if one.space == name],
                 "pins": [list(one.globs) for one in queue.pins if one.space == name],
@@ -191,7 +207,8 @@ class LayerBuilder:
             return self._opened
         generation = Generation.open(self.root_store, self.cache, self.corpus, number, self.resources, dict(self._segments))
         generation.segments = self._segments
-        names = [ref.name for ref in generation.root.spaces if ref.built == "used" and self._maker(ref.name, specs_of(generation.root))]
+        specs = specs_of(generation.root)
+        names = [ref.name for ref in generation.root.spaces if ref.built == "used" and self._makers.maker(ref.name, specs)]
         if not names:
             self._opened = _Opened(generation, Catalogue(np.zeros((0, HASH_BYTES), np.uint8), np.zeros(0, np.int64), []), [], {}, {})
             return self._opened
@@ -233,22 +250,6 @@ class LayerBuilder:
         self._opened = _Opened(generation, catalogue, at, built, kept)
         return self._opened
 
-    def _maker(self, name: str, specs: Specs) -> Layer | None:
-        """The layer that makes a space's arrays here; None where another version or model made them, or none can."""
-        spec, space = specs[name]
-        if (name, space) not in self._layers:
-            layer: Layer | None = None
-            try:
-                layer = create(spec, self.resources)
-                layer.check()
-                if space_id(spec, layer) != space:
-                    layer = None
-            except SondageError as error:
-                layer = None
-                logger.warning("corpus=%s space=%s event=not_built_here reason=%s", self.corpus, name, error)
-            self._layers[name, space] = layer
-        return self._layers[name, space]
-
     def _scope(self, opened: _Opened, name: str) -> Array:
         globs = opened.generation.spaces[name].scope
         return opened.catalogue.in_globs(globs)
@@ -275,7 +276,7 @@ class LayerBuilder:
     def _encode(self, opened: _Opened, name: str, rows: Array, reason: Reason, go_on: Progress | None) -> Step | None:
         """Encode a unit; None where another builder is at it. The encodings are durable when it returns."""
         space = opened.generation.spaces[name].id
-        layer = self._maker(name, specs_of(opened.generation.root))
+        layer = self._makers.maker(name, specs_of(opened.generation.root))
         assert layer is not None
         hashes = opened.catalogue.hashes[rows]
         lease = layer_queue.take(self.store, space, [key.tobytes() for key in hashes], self._clock())
@@ -332,6 +333,16 @@ class LayerBuilder:
         wanted = {name: opened.built[name] | waiting[name] for name in waiting if waiting[name].any()}
         return self._replace(opened, wanted, "published", n)
 
+    def _fit(self, opened: _Opened, go_on: Progress | None) -> Step | None:
+        name = self._nulls.due(opened.generation, opened.catalogue, opened.built)
+        begun = self._clock()
+        if not name or (root := self._nulls.fit(opened.generation, name, go_on)) is None:
+            return None
+        self._opened = None
+        seconds = self._clock() - begun
+        logger.info("corpus=%s generation=%d event=fitted space=%s seconds=%.3f", self.corpus, root.generation, name, seconds)
+        return Step("fitted", name, int(np.count_nonzero(opened.built[name])), "", seconds, root.generation)
+
     def _evict(self, opened: _Opened, building: Building, queue: Queue, weights: Weights) -> Step | None:
         """Drop what is to go, encodings and all, else the next index run would put it back."""
         gone = to_evict(opened.catalogue, building, queue, weights)
@@ -367,7 +378,7 @@ class LayerBuilder:
                     before = opened.built[name][places]
                     if (rows[places] == before).all() and opened.generation.segment(ref).has(specs[name][1]):
                         continue
-                    layer = self._maker(name, specs)
+                    layer = self._makers.maker(name, specs)
                     assert layer is not None
                     segment = opened.generation.segment(ref)
                     has = built_rows(self.store, ref, specs[name][1])

@@ -1,6 +1,5 @@
 """A next generation that says what the newest says over files made anew: how repairs and erasures are published."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -11,9 +10,9 @@ from shards.cache import FileCache
 from shards.errors import AlreadyExists
 from shards.generation import Generation
 from shards.layers.contract import Resources
-from shards.manifest import FORMAT_VERSION, FileRef, Root, ShardPage, ShardRef, SourceRef
+from shards.manifest import FORMAT_VERSION, Root, ShardPage, ShardRef, SourceRef
 from shards.store import Store
-from shards.writing import NULLS_SUFFIX, Calibrate, require
+from shards.writing import Calibrate, keep_nulls, require
 
 
 class Held(Protocol):
@@ -68,8 +67,7 @@ def fitted(store: Store, cache: FileCache, resources: Resources, root: Root, cal
     data = calibrate(Generation.of_root(root, store, cache, resources)) if calibrate else None
     if data is None:
         return root.model_copy(update={"nulls": None})
-    file = FileRef.of(f"nulls/{hashlib.sha256(data).hexdigest()[:24]}{NULLS_SUFFIX}", data)
-    manifest.corpus_store(store, root.corpus).write(file.name, data)
+    file = keep_nulls(manifest.corpus_store(store, root.corpus), data)
     counters = {**root.counters, "docs_at_fit": root.n_docs}
     return root.model_copy(update={"nulls": file, "null_version": root.null_version + 1, "counters": counters})
 

@@ -325,12 +325,17 @@ class Writer:
             data = calibrate(Generation.of_root(root, self.root_store, self.cache, self.resources))
             if data is None:
                 return root
-            file = FileRef.of(f"nulls/{hashlib.sha256(data).hexdigest()[:24]}{NULLS_SUFFIX}", data)
-            self.store.write(file.name, data)
-            self._fitted = (specs, version, file, root.n_docs)
+            self._fitted = (specs, version, keep_nulls(self.store, data), root.n_docs)
         _, _, file, n_docs = self._fitted
         counters = {**root.counters, "docs_at_fit": n_docs}
         return root.model_copy(update={"nulls": file, "null_version": version, "counters": counters})
+
+
+def keep_nulls(store: Store, data: bytes) -> FileRef:
+    """Null models as a file of a corpus, written, which nothing refers to yet."""
+    file = FileRef.of(f"nulls/{hashlib.sha256(data).hexdigest()[:24]}{NULLS_SUFFIX}", data)
+    store.write(file.name, data)
+    return file
 
 
 def require(store: Store, root: Root, newest: Root | None) -> None:

@@ -9,6 +9,7 @@ import pytest
 from engine import Engine, paths, write_files
 from test_encoders import save_static, word_pieces
 
+from serve.calibrate import Calibrator
 from shards import layer_queue, usage
 from shards.building import NEIGHBOURS, SAMPLE, UNIT, Building, Catalogue, Weights, choose, to_evict
 from shards.building_cost import Spent, ledger, spend
@@ -377,3 +378,30 @@ def test_a_builder_whose_segment_was_replaced_meanwhile_publishes_what_is_left_t
     assert static_of(engine)[1] == UNIT and paths(engine.search("meanwhile", layers=["text"])) == ["d1/meanwhile.txt"]
     with pytest.raises(NotFound):
         Engine(tmp_path / "none").generation()
+
+
+def test_null_models_are_fitted_once_the_sample_of_a_space_is_published_and_before_its_neighbours_are_encoded(source, model, tmp_path):
+    engine = Engine(tmp_path, ("bm25", f"static:built=used,model={model}"))
+    engine.index(source)
+    assert set(engine.generation().nulls.spaces) == {"bm25"}, "nothing is built of the other"
+    told: list[str] = []
+
+    def calibrator(report):
+        def fit(generation):
+            told.append(generation.root.generation)
+            return Calibrator(1, report)(generation)
+
+        return fit
+
+    def builder() -> LayerBuilder:
+        return LayerBuilder(
+            engine.store, "c", engine.cache, engine.resources, clock=Clock(), sleep=lambda _: None, calibrator=calibrator
+        )  # fmt: skip
+
+    first = builder()
+    kinds = [step.kind for step in steps(first)]
+    fitted = engine.generation()
+    assert kinds.count("fitted") == len(told) == 1 and kinds[kinds.index("fitted") - 1] == "published"
+    assert set(fitted.nulls.spaces) == {"bm25", "static"} and fitted.nulls.spaces["static"].n_docs == SAMPLE
+    assert fitted.root.null_version == 2
+    assert [builder().step().kind, first.step().kind] == ["idle", "idle"] and len(told) == 1
