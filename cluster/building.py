@@ -54,7 +54,7 @@ def stand_back() -> None:
 class BuilderWork:
     """Builds for all corpora below a store that have spaces which are built where they are used. `work` is for one thread, `hold` and
     `stop` for any. background: at the lowest priority, for good. clock: the time of day in seconds. calibrator: makes what fits null
-    models, given whom to tell how far it is."""
+    models, given whom to tell how far it is. tell: told how far spaces are, during a step, too."""
 
     def __init__(
         self,
@@ -62,8 +62,9 @@ class BuilderWork:
         background: bool = True,
         clock: Callable[[], float] = time.time,
         calibrator: Callable[[Report], Calibrate] | None = None,
+        tell: Callable[[Told], None] = lambda _: None,
     ):
-        self._clock, self._calibrator = clock, calibrator
+        self._clock, self._calibrator, self._tell = clock, calibrator, tell
         if background:
             stand_back()
         for module in settings.plugins:
@@ -137,9 +138,11 @@ class BuilderWork:
                 with contextlib.suppress(SondageError, OSError):
                     self._told[corpus] = builder.status()
             self._told_at = time.monotonic()
+            self._tell(self._told)
         return self._told
 
     def _go_on(self, step: str = "", done: int = 0, total: int = 0) -> None:
+        self.told()  # a step may take long, and what is under way is only seen while it is
         while self._held.is_set() and not self._stopped.is_set():
             time.sleep(HELD_S)
         if self._stopped.is_set():
@@ -151,7 +154,15 @@ def main(calibrator: Callable[[Report], Calibrate] | None = None) -> None:
 
     Writes how far spaces are to standard output, as lines of JSON. calibrator: as `BuilderWork`.
     """
-    work = BuilderWork(HostSettings.model_validate_json(sys.stdin.readline()), calibrator=calibrator)
+    said = ""
+
+    def tell(told: Told) -> None:
+        nonlocal said
+        if (line := json.dumps(told)) != said:
+            print(line, flush=True)
+            said = line
+
+    work = BuilderWork(HostSettings.model_validate_json(sys.stdin.readline()), calibrator=calibrator, tell=tell)
 
     def listen() -> None:
         for line in sys.stdin:
@@ -163,12 +174,8 @@ def main(calibrator: Callable[[Report], Calibrate] | None = None) -> None:
 
     woken = threading.Event()
     threading.Thread(target=listen, daemon=True).start()
-    last = ""
     while not woken.is_set():
-        told = json.dumps(work.work())
-        if told != last:
-            print(told, flush=True)
-            last = told
+        work.work()
         woken.wait(IDLE_S)
     os._exit(0)  # without waiting for what libraries have begun
 

@@ -4,6 +4,7 @@ quality    nDCG@10 of judged collections at each budget beside that of unlimited
 deadlines  how often answers of mixed kinds come later than their budgets allow, with clients at once
 cold       seconds until a new corpus answers and is covered
 session    a session while a dear layer builds itself where it looks, beside an index that has all of it
+building   what searches take while a layer is built beside them, and while none is
 chaos      the same with processes killed at random: answers beside those of an index that is whole
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 
 from jobs.progress import Progress
 
-PARTS = ("quality", "deadlines", "cold", "session", "chaos")
+PARTS = ("quality", "deadlines", "cold", "session", "building", "chaos")
 
 
 def bench_anytime(progress: Progress, options: Namespace) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class _Kept:
     def __init__(self, size_bytes: int):
         self._most, self._size = size_bytes, 0
         self._known: OrderedDict[tuple[str, bytes], Array] = OrderedDict()
+        self._made: dict[str, dict[bytes, float]] = {}  # by space, of documents that nobody was handed: when they were encoded
         self._lock = threading.Lock()
 
     def get(self, space_id: str, key: bytes) -> Array | None:
@@ -62,9 +63,24 @@ class _Kept:
                 old = self._known.pop((space_id, key), None)
                 values = np.array(values)  # a copy: a view would keep all that was encoded with it
                 self._known[space_id, key] = values
+                self._made.setdefault(space_id, {})[key] = time.time()
                 self._size += values.nbytes - (0 if old is None else old.nbytes)
             while self._size > self._most:
-                self._size -= self._known.popitem(last=False)[1].nbytes
+                (space, gone), old = self._known.popitem(last=False)
+                self._made.get(space, {}).pop(gone, None)
+                self._size -= old.nbytes
+
+    def has_made(self, space_id: str) -> bool:
+        return bool(self._made.get(space_id))
+
+    def made(self, space_id: str) -> dict[bytes, float]:
+        with self._lock:
+            return dict(self._made.get(space_id, {}))
+
+    def handed(self, space_id: str, keys: Sequence[bytes]) -> None:
+        with self._lock:
+            for key in keys:
+                self._made.get(space_id, {}).pop(key, None)
 
 
 class _OfSpace:
@@ -125,6 +141,22 @@ class OnTheFly:
                 model = self._models[space.id] = _Model(space.layer)
                 threading.Thread(target=model.load, name=f"load {space.name}", daemon=True).start()
         return model.loaded
+
+    def has_made(self, space_id: str) -> bool:
+        """Whether `made` has any."""
+        return self._kept.has_made(space_id)
+
+    def made(self, space_id: str) -> dict[bytes, float]:
+        """The documents that were encoded for a space and handed to nobody (`shards/handover.py`): when, in seconds since 1970."""
+        return self._kept.made(space_id)
+
+    def kept(self, space_id: str, document: bytes) -> Array | None:
+        """The encodings of a document, None where they are not kept any more."""
+        return self._kept.get(space_id, document)
+
+    def handed(self, space_id: str, documents: Sequence[bytes]) -> None:
+        """Told that these are in the store."""
+        self._kept.handed(space_id, documents)
 
     def score(
         self, space: "Space", query: SpaceQuery, wanted: Sequence[tuple[Documents, int]], budget: Budget
