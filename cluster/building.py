@@ -78,7 +78,7 @@ class BuilderWork:
         self._builders: dict[str, LayerBuilder] = {}
         self._held, self._stopped = threading.Event(), threading.Event()
         self._told: Told = {}
-        self._told_at = 0.0
+        self._told_at, self._changed = 0.0, True
 
     def pid(self) -> int:
         """Of the process that works."""
@@ -113,6 +113,7 @@ class BuilderWork:
             try:
                 self._go_on()
                 steps.append(builder.step(self._go_on))
+                self._changed |= steps[-1].kind != "idle"
             except Cancelled:
                 break
             except (SondageError, OSError) as error:
@@ -132,17 +133,20 @@ class BuilderWork:
         return found
 
     def told(self) -> Told:
-        """How far spaces are, not older than `QUEUE_LOOK_S`."""
-        if time.monotonic() - self._told_at >= QUEUE_LOOK_S or not self._told:
+        """How far spaces are, not older than `QUEUE_LOOK_S`, nor than the last step that did anything."""
+        self._look(self._changed)
+        return self._told
+
+    def _look(self, anew: bool) -> None:
+        if anew or time.monotonic() - self._told_at >= QUEUE_LOOK_S:
             for corpus, builder in self._builders.items():
                 with contextlib.suppress(SondageError, OSError):
                     self._told[corpus] = builder.status()
-            self._told_at = time.monotonic()
+            self._told_at, self._changed = time.monotonic(), False
             self._tell(self._told)
-        return self._told
 
     def _go_on(self, step: str = "", done: int = 0, total: int = 0) -> None:
-        self.told()  # a step may take long, and what is under way is only seen while it is
+        self._look(False)  # a step may take long, and what is under way is only seen while it is
         while self._held.is_set() and not self._stopped.is_set():
             time.sleep(HELD_S)
         if self._stopped.is_set():
