@@ -35,6 +35,8 @@ HELD_S = 0.02  # between two looks whether work may go on
 QUEUE_LOOK_S = 2.0  # how often an idle builder's status is told anew
 WORK_S = 2.0  # of one call of an actor: a coordinator that is gone leaves no work behind that runs on for longer
 CALL_S = 120.0  # after which an actor's call is given up: one batch of passages takes seconds
+# A builder that dies within so long of its start rests before the next one is started: at first, and at most.
+SOON_S, FIRST_REST_S, MOST_REST_S = 30.0, 1.0, 60.0
 CONTROL = "control"  # concurrency group of pings: answered within milliseconds however much work there is
 NICE = 19
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA", "RAYON")}
@@ -204,10 +206,15 @@ _START = "import sys; sys.path.insert(0, sys.argv[1]); from importlib import imp
 
 
 class LocalBuilders:
-    """One process on this machine, started anew when it dies. module: whose `main` it is, which calls the one of here."""
+    """One process on this machine, started anew when it dies. module: whose `main` it is, which calls the one of here.
 
-    def __init__(self, settings: HostSettings, module: str = "cluster.building"):
-        self._settings, self._module = settings, module
+    One that dies soon after it was started, again and again, is waited for longer and longer, `MOST_REST_S` at most: it loads a model each
+    time. clock: seconds that only go forward.
+    """
+
+    def __init__(self, settings: HostSettings, module: str = "cluster.building", clock: Callable[[], float] = time.monotonic):
+        self._settings, self._module, self._clock = settings, module, clock
+        self._started_at, self._rest_s, self._due_at = 0.0, 0.0, 0.0
         self._process: subprocess.Popen[str] | None = None
         self._told: Told = {}
         self._held = False
@@ -215,9 +222,16 @@ class LocalBuilders:
     async def start(self) -> None:
         if self._process is not None and self._process.poll() is None:
             return
+        now = self._clock()
         if self._process is not None:
-            logger.warning("event=builder_died code=%s", self._process.returncode)
+            self._rest_s = min(2 * self._rest_s + FIRST_REST_S, MOST_REST_S) if now - self._started_at < SOON_S else 0.0
+            logger.warning("event=builder_died code=%s started_again_in_s=%.1f", self._process.returncode, self._rest_s)
+            await asyncio.to_thread(_end, self._process)
+            self._process, self._due_at = None, now + self._rest_s
+        if now < self._due_at:
+            return
         self._process = await asyncio.to_thread(self._started)
+        self._started_at = now
         self.hold(self._held)
 
     def _started(self) -> "subprocess.Popen[str]":

@@ -9,7 +9,7 @@ import pytest
 from engine import Engine, write_files
 from test_encoders import save_static, word_pieces
 
-from cluster.building import BuilderWork
+from cluster.building import SOON_S, BuilderWork, LocalBuilders
 from cluster.settings import HostSettings
 from serve import building
 from serve.building import Building
@@ -147,6 +147,32 @@ def test_what_answers_show_is_counted_built_and_told(engine):
     assert static["docs"] == 40
     assert 'sondage_layer_built_documents{corpus="c",layer="static"} 40' in exposition(families_of(then), {})
     assert [one.globs for one in state(inside).builds] == [("d1/**",)]
+
+
+def test_a_builder_that_dies_at_once_is_started_less_and_less_often_and_one_that_lived_at_once(engine, caplog):
+    now, started = [100.0], []
+
+    async def run() -> None:
+        builders = LocalBuilders(settings_of(engine), "tests.dying_builder", clock=lambda: now[0])
+
+        async def pid_after(seconds: float) -> int | None:
+            now[0] += seconds
+            await builders.start()
+            if (process := builders._process) is not None:
+                await asyncio.to_thread(process.wait, 60)
+            return builders.pid
+
+        started.append(await pid_after(0.0))
+        assert await pid_after(1.0) is None  # it is dead: rests for a second
+        started.append(await pid_after(1.0))
+        assert await pid_after(0.0) is None and await pid_after(2.9) is None  # for three now
+        started.append(await pid_after(0.1))
+        started.append(await pid_after(SOON_S))  # that one had lived for long
+        await builders.close()
+
+    asyncio.run(run())
+    assert None not in started and len(set(started)) == 4
+    assert [record.message.split()[0] for record in caplog.records] == ["event=builder_died"] * 3
 
 
 def test_work_that_is_stopped_ends_and_one_that_is_held_waits(engine):
