@@ -5,7 +5,7 @@ deadlines  how often answers of mixed kinds come later than their budgets allow,
 cold       seconds until a new corpus answers and is covered
 session    a session while a dear layer builds itself where it looks, beside an index that has all of it
 building   what searches take while a layer is built beside them, and while none is
-chaos      the same with processes killed at random: answers beside those of an index that is whole
+chaos      a corpus that is opened, asked and built while its processes are killed: answers beside those of an undisturbed index
 """
 
 from argparse import Namespace

@@ -1,11 +1,11 @@
-"""What killed processes change of answers: nothing but their coverage. A corpus is opened and asked while its server, and what the server
-started, are killed at random (SIGKILL).
+"""What killed processes change of answers: nothing but their coverage. A corpus is opened and asked while its server, what reads for it,
+and the builder of a layer that is built where it is used, are killed at random (SIGKILL).
 
 What must hold is what an index of the same files says that was built in one go and never disturbed:
 
 whole    an answer that says it looked at everything has the hits of that index, in its order
 partial  an answer that says it did not has no hit of a layer that matches which that index has not, and every hit where it has it
-end      when all is built, every question is answered as by that index
+end      when all that was ordered is built, every question is answered as by that index
 orphans  what a killed server had started ends by itself
 
 Hosts and coordinators of a cluster on Ray are killed by `jobs/chaos.py`.
@@ -28,15 +28,18 @@ from typing import Any
 
 from jobs.bench_anytime_cold import CORPUS, PATIENCE_S, get, post
 from jobs.bench_anytime_server import Served, served
+from jobs.bench_anytime_session import DEAR, DEAR_DIALS, built
 from jobs.bench_anytime_tree import many_files
 from jobs.bench_anytime_wire import Wire
 from jobs.progress import Progress
 from shards.errors import BadSpec
 
-LAYERS = "names,text,bm25"
+LAYERS = ("names", "text", "bm25")
+BUILT_FILES = (40, 60)  # that the folder has for which the dear layer is ordered: a quarter of a second each
 KILL_EVERY_S = (0.3, 3.0)  # from, to
 N_KILLS = 12
-WORKERS = 0.6  # of the kills, where there is a worker
+WORKERS, BUILDERS = 0.6, 0.5  # of the kills, where there is a worker; of these, where there is a builder
+BUILDER = b"serve.building"  # what a builder's command line says
 N_CLIENTS = 2
 PAUSE_S = 0.02
 ORPHANS_S = 15.0  # in which what a killed server had started must end
@@ -48,14 +51,28 @@ K = 20
 Found = tuple[str, int, int]  # hash, start, end
 
 
-def questions() -> list[dict[str, Any]]:
-    """One layer each; those that match have fewer than `MOST` matches in any corpus of libraries of this size, or are left out."""
+def questions(folder: str) -> list[dict[str, Any]]:
+    """One layer each; those that match have fewer than `MOST` matches in any corpus of libraries of this size, or are left out.
+
+    folder: that the dear layer is built for, and asked about.
+    """
     globs = ["**/json*/*", "**/argparse/0*", "**/random/*.py", "**/async*/001.py", "stdlib/http*/**"]
     patterns = [("frozenset", False), (r"def __(enter|exit)__", True), (r"raise \w+Error\(f?\"", True), ("OrderedDict", False)]
     words = ["parse a date header", "json decoder", "cookie policy", "thread pool executor", "quoted printable"]
     found: list[dict[str, Any]] = [{"forms": {"names": {"glob": glob}}, "layers": ["names"]} for glob in globs]
     found += [{"forms": {"text": {"pattern": p, "regex": is_regex}}, "layers": ["text"]} for p, is_regex in patterns]
-    return found + [{"query": text, "layers": ["bm25"], "keep_all": True} for text in words]
+    found += [{"query": text, "layers": ["bm25"], "keep_all": True} for text in words]
+    return found + [{"query": text, "layers": [DEAR], "keep_all": True, "paths": [f"{folder}/**"]} for text in words]
+
+
+def built_folder(root: Path) -> str:
+    """The folder for which the dear layer is ordered: the first one of a middling size. Raises BadSpec where there is none."""
+    n_files = Counter(path.parent.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    low, high = BUILT_FILES
+    found = sorted(folder for folder, n in n_files.items() if low <= n <= high)
+    if not found:
+        raise BadSpec(f"No folder of the corpus has {low} to {high} files: give more --session-files.")
+    return found[0]
 
 
 @dataclass
@@ -116,6 +133,14 @@ def workers(store: str, server: int) -> list[int]:
     return sorted(found - {server})
 
 
+def is_builder(pid: int) -> bool:
+    """Whether a process builds layers."""
+    try:
+        return BUILDER in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def _alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -128,29 +153,31 @@ def bench_chaos(progress: Progress, options: Namespace) -> dict[str, Any]:
     root = many_files(options.session_files, progress)
     with tempfile.TemporaryDirectory(prefix="sondage-bench-") as scratch:
         folder = Path(scratch)
-        references = _references(root, folder, progress)
+        built_for = built_folder(root)
+        references = _references(root, folder, built_for, progress)
         kept = [i for i, found in enumerate(references) if len(found.hits) < MOST or not found.matches]
-        asked, references = [questions()[i] for i in kept], [references[i] for i in kept]
+        asked, references = [questions(built_for)[i] for i in kept], [references[i] for i in kept]
         server = Served(str(folder / "store"), folder / "log")
         try:
             server.start()
-            return _disturbed(server, root, asked, references, random.Random(options.seed), progress)
+            return _disturbed(server, root, built_for, asked, references, random.Random(options.seed), progress)
         finally:
             server.stop()
 
 
-def _references(root: Path, folder: Path, progress: Progress) -> list[Reference]:
+def _references(root: Path, folder: Path, built_for: str, progress: Progress) -> list[Reference]:
     """Of each question, by an index that was built in one go."""
     from jobs import index
     from jobs.settings import Settings
 
     store = str(folder / "undisturbed")
-    line = ["--corpus", CORPUS, "--source", str(root), "--store", store, "--layers", LAYERS, "--local"]
+    dear = f"{DEAR_DIALS}@{built_for}/**"
+    line = ["--corpus", CORPUS, "--source", str(root), "--store", store, "--layers", ",".join(LAYERS), "--layer", dear, "--local"]
     index.run(index.parser().parse_args(line), Settings.load(store=store), progress)
     found = []
     with served(store, folder / "undisturbed.log") as server:
         wire = Wire(server.url)
-        for fields in questions():
+        for fields in questions(built_for):
             by_k = {}
             for k in (K, MOST):
                 status, by_k[k], _ = post(wire, "/v1/search", {"corpus": CORPUS, "k": k, "budget_ms": 60_000, **fields})
@@ -163,6 +190,7 @@ def _references(root: Path, folder: Path, progress: Progress) -> list[Reference]
 def _disturbed(
     server: Served,
     root: Path,
+    built_for: str,
     asked: Sequence[Mapping[str, Any]],
     references: Sequence[Reference],
     drawn: random.Random,
@@ -195,20 +223,31 @@ def _disturbed(
         wire.close()
 
     wire = Wire(server.url)
-    status, said, _ = post(wire, "/v1/corpora", {"corpus": CORPUS, "source": {"root": str(root)}, "layers": LAYERS.split(",")})
+    layers = [*LAYERS, f"{DEAR_DIALS},built=used"]
+    status, said, _ = post(wire, "/v1/corpora", {"corpus": CORPUS, "source": {"root": str(root)}, "layers": layers})
     if status != 202:
         raise BadSpec(f"POST /v1/corpora was answered with {status}: {json.dumps(said)[:300]}\n{server.said()}")
     threads = [threading.Thread(target=client, args=(i,)) for i in range(N_CLIENTS)]
     for thread in threads:
         thread.start()
+    ordered = False
+
+    def order() -> bool:
+        """Whether the dear layer of the folder was ordered: not before there is a generation."""
+        wanted = {"build": DEAR, "scope": [f"{built_for}/**"]}
+        return post(wire, f"/v1/corpora/{CORPUS}/layers", wanted)[0] == 200
+
     try:
         for n in range(N_KILLS):
             time.sleep(drawn.uniform(*KILL_EVERY_S))
+            ordered = ordered or order()
             below = workers(server.store, server.pid)
+            builders = [pid for pid in below if is_builder(pid)]
             if below and drawn.random() < WORKERS:
+                hit = drawn.choice(builders if builders and drawn.random() < BUILDERS else below)
                 with suppress(ProcessLookupError):
-                    os.kill(drawn.choice(below), signal.SIGKILL)
-                    killed["a worker"] += 1
+                    os.kill(hit, signal.SIGKILL)
+                    killed["a builder" if hit in builders else "a worker"] += 1
             else:
                 server.kill()
                 left.update(below)
@@ -220,7 +259,13 @@ def _disturbed(
             if time.monotonic() - begun > PATIENCE_S or told.get("state") == "failed":
                 raise BadSpec(f"The corpus was not opened after the kills: {json.dumps(told)}\n{server.said()}")
             time.sleep(0.5)
-        recovered_s = time.monotonic() - begun
+        opened_s = time.monotonic() - begun
+        while not (ordered := ordered or order()) or (far := built(server))["waiting"] or not far["built"]:
+            if time.monotonic() - begun > PATIENCE_S:
+                raise BadSpec(f"What was ordered was not built after the kills: {json.dumps(built(server))}\n{server.said()}")
+            progress("builder", far["built"] if ordered else 0, far["documents"] if ordered else 0, "documents")
+            time.sleep(0.5)
+        built_s = time.monotonic() - begun
     finally:
         ending.set()
         for thread in threads:
@@ -240,7 +285,8 @@ def _disturbed(
         "statuses (0: no connection, 422: the layer is not there yet)": dict(seen.statuses),
         "whole answers": seen.n_whole,
         "partial answers": seen.n_partial,
-        "opened after the last kill, s": round(recovered_s, 1),
+        "opened after the last kill, s": round(opened_s, 1),
+        "what was ordered built after it, s": round(built_s, 1),
         "wrong": len(seen.wrong),
         "first wrong ones": seen.wrong[:SHOWN],
         "wrong in the end": seen.wrong[before:],

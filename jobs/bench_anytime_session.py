@@ -169,7 +169,7 @@ def built(server: Served) -> dict[str, Any]:
     """What the builder says of the dear space."""
     corpora = get(Wire(server.url), "/v1/status").get("corpora", {})
     told = corpora.get(CORPUS, {}).get("building", {}).get(DEAR, {})
-    return {"built": 0, "documents": 0, "due": 0, "running": 0} | told
+    return {"built": 0, "documents": 0, "waiting": 0, "due": 0, "running": 0} | told
 
 
 def _far(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from jobs import bench_anytime_session
-from jobs.bench_anytime_chaos import Reference, is_whole, problem
+from jobs.bench_anytime_building import BUSY, QUIET
+from jobs.bench_anytime_building import figures as build_figures
+from jobs.bench_anytime_chaos import Reference, built_folder, is_whole, problem
 from jobs.bench_anytime_cold import coverage
 from jobs.bench_anytime_deadlines import Kinds, Question, Seen, allowance_ms, figures, is_late, without_work
 from jobs.bench_anytime_quality import TARGETS
 from jobs.bench_anytime_quality import figures as quality_figures
-from jobs.bench_anytime_session import questions_of
+from jobs.bench_anytime_session import questions_of, targets
 from jobs.bench_anytime_tree import LEAST_BYTES, MOST_BYTES, cut
 from jobs.bench_anytime_wire import Wire
+from shards.errors import BadSpec
 
 
 def seen(budget_ms: int, ms: float, status: int = 200, kind: str = "words") -> Seen:
@@ -93,6 +96,31 @@ def test_a_session_asks_lines_of_files_and_every_other_question_in_its_folder_an
     assert all(one["query"] in ("one two three four of a/x", "one two three four of b/y") for one in asked)
     assert [("paths" in one) for one in asked] == [False, True] * 5
     assert all(one["paths"] == [f"{one['query'][-3:]}/**"] for one in asked if "paths" in one)
+
+
+def test_a_session_meets_its_targets_only_where_all_that_was_shown_is_covered_at_the_price_of_a_fifth():
+    far = {"built": 20, "documents": 100}
+    assert [told.partition(":")[0] for told in targets(1.0, 1.3, far).values()] == ["met", "met", "met"]
+    assert [told.partition(":")[0] for told in targets(0.99, 1.31, far | {"built": 21}).values()] == ["missed"] * 3
+    assert targets(1.0, 1.0, far | {"built": 0})["built at most 20%"] == "missed: 0.0%", "nothing built is no layer that builds itself"
+
+
+def test_what_searches_pay_for_a_build_is_told_over_all_turns_of_each_kind():
+    quiet, busy = [[0.010] * 99 + [0.020]] * 2, [[0.010] * 98 + [0.025, 0.030]] * 2
+    found = build_figures({QUIET: quiet, BUSY: busy})
+    assert found["ms"][QUIET]["p99"] == 20.0 and found["ms"][BUSY]["p99"] == 30.0
+    assert found["times as long"] == {"p50": 1.0, "p90": 1.0, "p99": 1.5}
+    assert found["targets"] == {"p99 at most 1.3 times": "missed: 1.50"}
+
+
+def test_the_folder_that_chaos_has_built_is_one_of_a_middling_size(tmp_path: Path):
+    for folder, n in (("a/small", 3), ("b/right", 50), ("c/large", 70), ("d/right", 50)):
+        (tmp_path / folder).mkdir(parents=True)
+        for i in range(n):
+            (tmp_path / folder / f"{i}.py").touch()
+    assert built_folder(tmp_path) == "b/right"
+    with pytest.raises(BadSpec, match="--session-files"):
+        built_folder(tmp_path / "a")
 
 
 def test_coverage_is_that_of_all_shards_of_a_layer_together():
