@@ -161,7 +161,7 @@ class Host:
         self._measured: tuple[tuple[str, int, int], ...] = ()  # the shards that were open then
         self._measured_at, self._measuring_s = -math.inf, 0.0
         self._on_the_fly = OnTheFly()
-        self._handover = Handover(self._on_the_fly)
+        self._handover = Handover(lambda corpus: corpus_store(self.store, corpus), self._on_the_fly)
         self._erased: set[str] = set()  # notes of erasures that this process has acted on
 
     # --- opening -----------------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class Host:
             found = search(opened, plan, budget, self._on_the_fly) if plan.deeper is None else deepen(opened, plan, budget)
             if plan.on_the_fly_s > 0:
                 asked = [opened[0].spaces[query.space] for query in plan.queries if query.space in opened[0].spaces]
-                self._handover.soon(corpus_store(self.store, request.corpus), asked)
+                self._handover.soon(request.corpus, asked)
         if failed:
             found = merge([found, *failed], plan.n_candidates, plan.given)
         details: dict[bytes, Detail] = {}

@@ -138,6 +138,8 @@ def building(space: Mapping[str, Any]) -> str:
     if space["waiting"]:
         left = "" if space["remaining_s"] is None else f", about {space['remaining_s']:,.0f} s"
         parts.append(f"{space['waiting']:,} asked for wait{left}")
+    if more := space["due"] - space["waiting"]:
+        parts.append(f"{more:,} more by use")
     if space["running"]:
         parts.append(f"{space['running']:,} under way" + (", held for searches" if space["held"] else ""))
     spent = space["spent"]

@@ -8,7 +8,6 @@ handed over some seconds later, when its answer has been counted, by a thread of
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -33,36 +32,37 @@ SKEW_S = 1.0  # by which clocks of two machines may differ, and counts are round
 
 
 class Handover:
-    """Hands over what the searches of one process made. Safe for many threads. clock: the time of day in seconds."""
+    """Hands over what the searches of one process made. Safe for many threads. store_of: a corpus's folder of the store."""
 
-    def __init__(self, on_the_fly: OnTheFly, after_s: float = AFTER_S, clock: Callable[[], float] = time.time):
-        self._on_the_fly, self._after_s, self._clock = on_the_fly, after_s, clock
-        self._waiting: set[str] = set()  # URLs of corpora's stores
+    def __init__(self, store_of: Callable[[str], Store], on_the_fly: OnTheFly):
+        self._store_of, self._on_the_fly = store_of, on_the_fly
+        self._waiting: set[str] = set()  # corpora
         self._lock = threading.Lock()
 
-    def soon(self, inside: Store, spaces: Iterable["Space"]) -> None:
-        """In some seconds hand over what was made for these spaces of a corpus, if anything was. inside: its folder of the store."""
+    def soon(self, corpus: str, spaces: Iterable["Space"]) -> None:
+        """In some seconds hand over what was made for these spaces of a corpus, if anything was: microseconds."""
         made = [space for space in spaces if space.built == "used" and self._on_the_fly.has_made(space.id)]
         if not made:
             return
         with self._lock:
-            if inside.url in self._waiting:
+            if corpus in self._waiting:
                 return
-            self._waiting.add(inside.url)
-        timer = threading.Timer(self._after_s, self._late, (inside, made))
+            self._waiting.add(corpus)
+        timer = threading.Timer(AFTER_S, self._late, (corpus, made))
         timer.daemon = True
         timer.start()
 
-    def _late(self, inside: Store, spaces: list["Space"]) -> None:
+    def _late(self, corpus: str, spaces: list["Space"]) -> None:
         with self._lock:
-            self._waiting.discard(inside.url)
+            self._waiting.discard(corpus)
         try:
-            self.now(inside, spaces)
+            self.now(corpus, spaces)
         except (SondageError, OSError) as error:  # the next search that makes some tries again
-            logger.info("store=%s event=not_handed_over reason=%s", inside.url, error)
+            logger.info("corpus=%s event=not_handed_over reason=%s", corpus, error)
 
-    def now(self, inside: Store, spaces: Iterable["Space"]) -> int:
+    def now(self, corpus: str, spaces: Iterable["Space"]) -> int:
         """Hand over what answers showed; returns how many documents' encodings were written. Raises StoreError."""
+        inside = self._store_of(corpus)
         queue = layer_queue.state(inside)
         if not queue.usage:
             return 0
@@ -87,5 +87,5 @@ class Handover:
             known.put(new)
             self._on_the_fly.handed(space.id, keys)
             n += len(new)
-            logger.info("space=%s event=handed_over documents=%d bytes=%d", space.name, len(new), size)
+            logger.info("corpus=%s space=%s event=handed_over documents=%d bytes=%d", corpus, space.name, len(new), size)
         return n

@@ -11,6 +11,7 @@ from test_encoders import save_static, word_pieces
 
 from cluster.building import SOON_S, BuilderWork, LocalBuilders
 from cluster.settings import HostSettings
+from jobs.layer_tables import building as line_of
 from serve import building
 from serve.building import Building
 from serve.coordinator import Coordinator
@@ -180,3 +181,14 @@ def test_work_that_is_stopped_ends_and_one_that_is_held_waits(engine):
     work.hold(True)
     work.stop()
     assert work.step() == []  # it neither waits for ever nor builds
+
+
+def test_a_line_says_how_far_a_space_is_and_what_waits_of_what_was_asked_for_and_of_what_use_suggests():
+    spent = {"documents": 256, "seconds": 12.0, "cost": 0.0}
+    far = {"built": 256, "documents": 12_000, "bytes": 2_000_000, "waiting": 3, "due": 8, "remaining_s": 2.2, "running": 32, "held": True}
+    told = line_of(far | {"spent": spent}).split("; ")
+    assert (told[0], told[2:]) == (
+        "built for 256 of 12,000",
+        ["3 asked for wait, about 2 s", "5 more by use", "32 under way, held for searches", "256 encoded in 12.0 s"],
+    )
+    assert line_of(far | {"spent": spent, "waiting": 0, "due": 0, "running": 0}).count(";") == 2

@@ -30,7 +30,7 @@ class Searched:
         on_the_fly = loaded(self.corpus)
         search([self.corpus.shard(self.corpus.built)], self.corpus.plan(rows=self.rows), Budget(), on_the_fly)
         self.recorder = Recorder(lambda _: self.store)
-        self.handover = Handover(on_the_fly)
+        self.handover = Handover(lambda _: self.store, on_the_fly)
 
     def show(self, *of: int) -> None:
         self.recorder.used("c", 1, [(self.hashes[i].tobytes(), "a/b") for i in of])
@@ -42,17 +42,17 @@ class Searched:
 
 def test_a_builder_finds_what_a_search_encoded_of_documents_that_were_shown_and_nothing_else():
     one = Searched("handed")
-    assert one.handover.now(one.store, [one.space]) == 0, "nothing was shown yet"
+    assert one.handover.now("c", [one.space]) == 0, "nothing was shown yet"
     one.show(1, 4)
-    assert one.handover.now(one.store, [one.space]) == 2
+    assert one.handover.now("c", [one.space]) == 2
     assert one.kept() == [False, True, False, False, True]
     n_encoded = len(one.corpus.layer.encoder.texts)
     wanted = np.isin(np.arange(len(one.corpus.documents)), one.rows[[1, 4]])
     one.corpus.layer.build(one.corpus.documents, pack_entries(()), wanted, PackedEncodings(one.store, PREFIX))
     assert len(one.corpus.layer.encoder.texts) == n_encoded, "all was found"
-    assert one.handover.now(one.store, [one.space]) == 0, "handed over once"
+    assert one.handover.now("c", [one.space]) == 0, "handed over once"
     one.show(0)
-    assert one.handover.now(one.store, [one.space]) == 1
+    assert one.handover.now("c", [one.space]) == 1
 
 
 @pytest.mark.parametrize("kind", ["evict", "usage"])
@@ -61,7 +61,7 @@ def test_what_was_evicted_since_it_was_shown_is_not_handed_over_nor_anything_whe
     one.show(0, 1)
     order = Order(kind="evict", space="s", at=time.time() + 1) if kind == "evict" else Order(kind="usage", on=False)
     give(one.store, order)
-    assert one.handover.now(one.store, [one.space]) == 0
+    assert one.handover.now("c", [one.space]) == 0
     assert one.kept() == [False] * 5
 
 
@@ -71,4 +71,4 @@ def test_what_is_no_longer_kept_in_memory_is_not_handed_over():
     kept = one.handover._on_the_fly._kept
     kept._most = 0
     kept.put("another", {b"x" * 20: np.zeros((1, 4), np.float32)})
-    assert one.handover.now(one.store, [one.space]) == 0
+    assert one.handover.now("c", [one.space]) == 0
