@@ -38,7 +38,8 @@ LAYERS = ("names", "text", "bm25")
 BUILT_FILES = (40, 60)  # that the folder has for which the dear layer is ordered: a quarter of a second each
 KILL_EVERY_S = (0.3, 3.0)  # from, to
 N_KILLS = 12
-WORKERS, BUILDERS = 0.6, 0.5  # of the kills, where there is a worker; of these, where there is a builder
+WORKERS = 0.6  # of the kills, where there is a worker
+BUILDER_EVERY_S, N_BUILDER_KILLS = (3.0, 9.0), 4  # while what was ordered is built: a builder loads its model for some seconds
 BUILDER = b"serve.building"  # what a builder's command line says
 N_CLIENTS = 2
 PAUSE_S = 0.02
@@ -242,12 +243,12 @@ def _disturbed(
             time.sleep(drawn.uniform(*KILL_EVERY_S))
             ordered = ordered or order()
             below = workers(server.store, server.pid)
-            builders = [pid for pid in below if is_builder(pid)]
             if below and drawn.random() < WORKERS:
-                hit = drawn.choice(builders if builders and drawn.random() < BUILDERS else below)
+                hit = drawn.choice(below)
+                what = "builder" if is_builder(hit) else "worker"
                 with suppress(ProcessLookupError):
                     os.kill(hit, signal.SIGKILL)
-                    killed["a builder" if hit in builders else "a worker"] += 1
+                    killed[what] += 1
             else:
                 server.kill()
                 left.update(below)
@@ -260,10 +261,16 @@ def _disturbed(
                 raise BadSpec(f"The corpus was not opened after the kills: {json.dumps(told)}\n{server.said()}")
             time.sleep(0.5)
         opened_s = time.monotonic() - begun
+        begun, strike_at = time.monotonic(), time.monotonic() + drawn.uniform(*BUILDER_EVERY_S)
         while not (ordered := ordered or order()) or (far := built(server))["waiting"] or not far["built"]:
             if time.monotonic() - begun > PATIENCE_S:
                 raise BadSpec(f"What was ordered was not built after the kills: {json.dumps(built(server))}\n{server.said()}")
             progress("builder", far["built"] if ordered else 0, far["documents"] if ordered else 0, "documents")
+            if killed["builder"] < N_BUILDER_KILLS and time.monotonic() > strike_at:
+                for pid in filter(is_builder, workers(server.store, server.pid)):
+                    os.kill(pid, signal.SIGKILL)
+                    killed["builder"] += 1
+                    strike_at = time.monotonic() + drawn.uniform(*BUILDER_EVERY_S)
             time.sleep(0.5)
         built_s = time.monotonic() - begun
     finally:
@@ -286,7 +293,7 @@ def _disturbed(
         "whole answers": seen.n_whole,
         "partial answers": seen.n_partial,
         "opened after the last kill, s": round(opened_s, 1),
-        "what was ordered built after it, s": round(built_s, 1),
+        "what was ordered built after that, s": round(built_s, 1),
         "wrong": len(seen.wrong),
         "first wrong ones": seen.wrong[:SHOWN],
         "wrong in the end": seen.wrong[before:],

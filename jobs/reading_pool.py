@@ -4,6 +4,9 @@ The processes are forked, so they start in milliseconds with everything imported
 """
 
 import multiprocessing
+import os
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +18,7 @@ from shards.errors import StoreError
 from shards.worker import Staged, StageTask, Worker
 
 READ = "stage"  # the task that reads files
+LOOK_S = 0.5  # between looks of a reader whether there is somebody to read for
 _workers: dict[str, Worker] = {}  # of a forked process, by the spaces that it knows
 
 
@@ -22,7 +26,7 @@ class Readers:
     """Forked processes that read files. Close it."""
 
     def __init__(self, n: int):
-        self._pool = ProcessPoolExecutor(n, multiprocessing.get_context("fork"))
+        self._pool = ProcessPoolExecutor(n, multiprocessing.get_context("fork"), initializer=_end_with, initargs=(os.getpid(),))
         for started in [self._pool.submit(int) for _ in range(n)]:  # now, not when there are threads
             started.result()
 
@@ -53,6 +57,17 @@ class ReadingPool:
 
     def close(self) -> None:
         self._local.close()
+
+
+def _end_with(parent: int) -> None:
+    """Have this process end when the one that forked it has. Its pipe does not tell: siblings hold the other end, too."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _staged(settings: WorkerSettings, task: StageTask) -> Staged:
