@@ -268,8 +268,9 @@ def _disturbed(
             progress("builder", far["built"] if ordered else 0, far["documents"] if ordered else 0, "documents")
             if killed["builder"] < N_BUILDER_KILLS and time.monotonic() > strike_at:
                 for pid in filter(is_builder, workers(server.store, server.pid)):
-                    os.kill(pid, signal.SIGKILL)
-                    killed["builder"] += 1
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        killed["builder"] += 1
                     strike_at = time.monotonic() + drawn.uniform(*BUILDER_EVERY_S)
             time.sleep(0.5)
         built_s = time.monotonic() - begun
