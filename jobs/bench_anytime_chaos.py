@@ -92,9 +92,9 @@ def found_of(answer: Mapping[str, Any]) -> list[Found]:
 
 
 def is_whole(answer: Mapping[str, Any]) -> bool:
-    """Whether an answer says that all layers it asked looked at all of the scope."""
-    rows = answer["coverage"]
-    return bool(answer["complete"]) and bool(rows) and all(row["state"] == "ready" and row["covered"] >= row["total"] for row in rows)
+    """Whether an answer says that all layers it asked looked at all of the scope; an error says no such thing."""
+    rows = answer.get("coverage", ())
+    return bool(answer.get("complete")) and bool(rows) and all(row["state"] == "ready" and row["covered"] >= row["total"] for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,8 @@ def _disturbed(
             time.sleep(0.5)
         opened_s = time.monotonic() - begun
         begun, strike_at = time.monotonic(), time.monotonic() + drawn.uniform(*BUILDER_EVERY_S)
-        while not (ordered := ordered or order()) or (far := built(server))["waiting"] or not far["built"]:
+        # What is encoded answers once it is published, some seconds later.
+        while not (ordered := ordered or order()) or (far := built(server))["waiting"] or not is_whole(ask(wire, len(asked) - 1)[1]):
             if time.monotonic() - begun > PATIENCE_S:
                 raise BadSpec(f"What was ordered was not built after the kills: {json.dumps(built(server))}\n{server.said()}")
             progress("builder", far["built"] if ordered else 0, far["documents"] if ordered else 0, "documents")
