@@ -429,6 +429,24 @@ class Steps(Budget):
         return self.n < 0
 
 
+def test_rows_that_are_sorted_by_their_texts_are_read_within_the_time(tmp_path, documents, monkeypatch):
+    monkeypatch.setattr("shards.nlql.scan.FEW_ROWS", 8)
+    monkeypatch.setattr("shards.nlql.scan.SLICE_S", 0.0)  # so no slice grows
+    corpus = Corpus(tmp_path, [documents[:20], documents[20:]], 2, SENTENCES)
+    length = ir.Call("LENGTH", (CONTENT,))
+    plan = RowPlan("sentence", Cut("sentence", "content"), order_by=(by(length),))
+    tested = replace(plan, filter=(compare(length, ">", 12),))
+    for asked in (plan, tested):
+        whole, sizes = essence(corpus.together(asked)), set()
+        for n in range(0, 80, 3):
+            answer = merge_rows([run_rows(corpus.shards, asked, Steps(n), corpus.plugins)], asked)
+            rows = essence(answer)
+            assert [row for row in whole if row in rows] == rows
+            assert (len(rows) < len(whole)) == any(status.state == "late" for status in answer.status)
+            sizes.add(len(rows))
+        assert len(sizes) > 4
+
+
 def test_wherever_the_time_ends_the_rows_so_far_are_right_and_the_rest_is_told(tmp_path, documents, monkeypatch):
     monkeypatch.setattr("shards.layers.vectors_reader._SLICE_COMPONENTS", 48 * 10)  # ten units between two looks at the clock
     corpus = Corpus(tmp_path, [documents[:20], documents[20:]], 2, SENTENCES)

@@ -18,6 +18,11 @@ def may_raise(expr: ir.Expr, context: Context) -> bool:
     return not _all_of(expr, context, _never_raises, {})
 
 
+def is_quick(expr: ir.Expr, context: Context) -> bool:
+    """Whether an expression takes well below a microsecond a row: it reads no text of a row, and calls no functions of users."""
+    return _all_of(expr, context, _reads_no_text, {})
+
+
 def _all_of(expr: ir.Expr, context: Context, meets: Callable[[ir.Expr, Context], bool], known: dict[str, bool]) -> bool:
     """Whether all nodes of an expression meet a test, aliases replaced."""
     for node in ir.walk(expr):
@@ -35,6 +40,15 @@ def _reads_metadata(node: ir.Expr, context: Context) -> bool:
     match node:
         case ir.Ref() | ir.Parameter():
             return False
+        case ir.Path(root="content", segments=()):
+            return False
+        case ir.Call(name=name):
+            return is_built_in(name, context.plugins)
+    return True
+
+
+def _reads_no_text(node: ir.Expr, context: Context) -> bool:
+    match node:
         case ir.Path(root="content", segments=()):
             return False
         case ir.Call(name=name):

@@ -66,14 +66,14 @@ class Block:
 
     def n_entries(self, mask: Array) -> int:
         """Of how many entries a row is marked."""
-        return self._n_entries if mask.all() else _n_runs(self.entries[mask])
+        return self._n_entries if mask.all() else n_runs(self.entries[mask])
 
     @cached_property
     def _n_entries(self) -> int:
-        return _n_runs(self.entries)
+        return n_runs(self.entries)
 
 
-def _n_runs(numbers: Array) -> int:
+def n_runs(numbers: Array) -> int:
     """How many stretches of equal numbers there are."""
     return int(np.count_nonzero(numbers[1:] != numbers[:-1])) + 1 if len(numbers) else 0
 

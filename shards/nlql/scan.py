@@ -4,7 +4,8 @@ What metadata alone decides comes first, then scores, in one pass over the vecto
 the order in which they were written. Whether a row raises an error follows that order alone, so it does on every placement or on none.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from shards.documents import Documents
 from shards.nlql.answers import ROWS, Failure, Insertion, RowAnswer, unlooked
-from shards.nlql.checks import is_prunable, may_raise
+from shards.nlql.checks import is_prunable, is_quick, may_raise
 from shards.nlql.columns import RowColumns, mask, prune
 from shards.nlql.context import Context
 from shards.nlql.errors import NLQLError
@@ -21,7 +22,7 @@ from shards.nlql.ir import And, Expr
 from shards.nlql.merging import merge_selected
 from shards.nlql.narrowing import narrowed
 from shards.nlql.plan import RowPlan
-from shards.nlql.rows import ShardRows, rows_of
+from shards.nlql.rows import ShardRows, n_runs, rows_of
 from shards.nlql.scoring import Scores, score
 from shards.nlql.sorting import SortKeys, sort_keys
 from shards.nlql.units import CHUNK, cut, texts
@@ -30,7 +31,9 @@ from shards.plugins import PROCESS, Plugins
 from shards.shard import Shard
 from shards.types import Array, Budget, LayerStatus
 
-PORTION = 1 << 17  # rows that conditions are asked of between two looks at the clock
+PORTION = 1 << 17  # rows that quick conditions are asked of between two looks at the clock
+# Of others, which read texts, first so many, then as many more as that long allows: a text takes 1 us or, of a pattern, a hundred.
+FEW_ROWS, SLICE_S = 1 << 11, 0.004
 
 
 def run_rows(shards: Sequence[Shard], plan: RowPlan, budget: Budget, plugins: Plugins = PROCESS) -> RowAnswer:
@@ -206,21 +209,39 @@ class _Scan:
                 high = min(low + PORTION, len(block))
                 part = Part(self.rows, b, low, high, names, scores.of[b][:, low:high], counts[low:high])
                 if wanted is not None and part.within.any():
-                    if self.budget.expired:
-                        missed[low:high] |= part.within
-                        part.within = np.zeros(high - low, bool)
-                    else:
-                        part.within = self._tested(part, wanted)
+                    part.within, unseen = self._tested(part, wanted)
+                    missed[low:high] |= unseen
                 parts.append(part)
             self.n_missed += block.n_entries(missed)
         return parts
 
-    def _tested(self, part: Part, wanted: Expr) -> Array:
-        try:
-            return mask(wanted, part.columns, self.context, part.within)
-        except NLQLError as error:
-            self._failed(error, 0, part)
-            return np.zeros(len(part.within), bool)
+    def _tested(self, part: Part, wanted: Expr) -> tuple[Array, Array]:
+        """The rows of a part for which a condition holds, and those that there was no time to ask: (r,) bool each."""
+        held, unseen = np.zeros(len(part.within), bool), part.within.copy()
+        if self.budget.expired:
+            return held, unseen
+        at = np.flatnonzero(part.within)
+        for low, high in self._slices(len(at), is_quick(wanted, self.context)):
+            asked = part.within if high - low == len(at) else np.zeros(len(part.within), bool)
+            asked[at[low:high]] = True
+            unseen[at[low:high]] = False
+            try:
+                held |= mask(wanted, part.columns, self.context, asked)
+            except NLQLError as error:
+                self._failed(error, 0, part)
+                return np.zeros(len(part.within), bool), np.zeros(len(part.within), bool)
+        return held, unseen
+
+    def _slices(self, n: int, quick: bool) -> Iterator[tuple[int, int]]:
+        """Stretches of n rows that are worked on between two looks at the clock, as far as there is time. quick: all at once, and in any
+        case."""
+        low, size = 0, n if quick else FEW_ROWS
+        while low < n and (quick or not self.budget.expired):
+            begun = time.monotonic()
+            yield low, min(low + size, n)
+            low += size
+            took_s = time.monotonic() - begun
+            size = max(FEW_ROWS // 8, min(2 * size, int(size * SLICE_S / max(took_s, 1e-6))))
 
     def _failed(self, error: NLQLError, phase: int, part: Part) -> None:
         row = getattr(error, "row", None)
@@ -228,16 +249,28 @@ class _Scan:
 
     # --- order -----------------------------------------------------------------------------------------------------------------
 
-    def _keys(self, parts: Sequence[Part], chosen: Sequence[Array]) -> SortKeys | None:
+    def _keys(self, parts: Sequence[Part], chosen: list[Array]) -> SortKeys | None:
+        """What rows are sorted by. chosen: by part; rows that there was no time to ask are taken out of it."""
         if not self.plan.order_by:
             return None
-        found = []
-        for part, at in zip(parts, chosen, strict=True):
+        found, quick = [], all(is_quick(key.expr, self.context) for key in self.plan.order_by)
+        for p, part in enumerate(parts):
+            at, n_keyed = chosen[p], 0
             try:
-                rows = None if len(at) == len(part.within) else at  # all of them without a copy
-                found.append(sort_keys(self.plan.order_by, part.columns, self.context, rows))
+                for low, high in self._slices(len(at), quick):
+                    rows = None if high - low == len(part.within) else at[low:high]  # all of them without a copy
+                    found.append(sort_keys(self.plan.order_by, part.columns, self.context, rows))
+                    n_keyed = high
             except NLQLError as error:
                 self._failed(error, 1, part)
+                continue
+            if n_keyed < len(at):
+                missed = np.zeros(len(part.within), bool)
+                missed[at[n_keyed:]] = True
+                chosen[p] = at[:n_keyed]
+                self.n_missed += n_runs(part.entries[missed])
+        if not found and not self.failures:
+            found = [sort_keys(self.plan.order_by, parts[0].columns, self.context, np.zeros(0, np.int64))] if parts else []
         return SortKeys.join(found, self.context.plugins) if found and not self.failures else None
 
     def _best(self, parts: Sequence[Part], chosen: Sequence[Array], keys: SortKeys | None) -> Selected:
