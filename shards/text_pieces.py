@@ -1,8 +1,9 @@
 """A segment's text in pieces of whole lines, each scanned at once, on all cores."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,6 +13,7 @@ from shards.documents import Documents
 from shards.types import Array, Budget
 
 PIECE_BYTES = 1 << 20  # 1 ms for compiled loops, which look at no clock; RE2 looks at it in between
+AHEAD = 2  # parts a core that a search has given to the threads and not taken back
 MIN_SHARED_BYTES = 4 << 20  # less than this one thread scans before others have begun
 
 
@@ -105,7 +107,8 @@ def pool() -> ThreadPoolExecutor:
 
 
 def on_all_cores(parts: Iterable[Part], find: Callable[[Part], Array | None], budget: Budget) -> Iterator[tuple[Part, Array | None]]:
-    """Each part with the lines that are found in it, in order, until the budget ends."""
+    """Each part with the lines that are found in it, in order, until the budget ends. Few are given out ahead: threads are all searches',
+    and one that has little time must not wait for all parts of one that has much."""
 
     def scanned(part: Part) -> Array | None:
         return None if budget.expired else find(part)
@@ -113,5 +116,17 @@ def on_all_cores(parts: Iterable[Part], find: Callable[[Part], Array | None], bu
     known = list(parts)
     if sum(len(part.text) for part in known) < MIN_SHARED_BYTES:
         yield from ((part, scanned(part)) for part in known)
-    else:
-        yield from zip(known, pool().map(scanned, known), strict=True)
+        return
+    given: deque[tuple[Part, Future[Array | None]]] = deque()
+    try:
+        for part in known:
+            given.append((part, pool().submit(scanned, part)))
+            if len(given) > AHEAD * (os.cpu_count() or 1):
+                part, found = given.popleft()
+                yield part, found.result()
+        while given:
+            part, found = given.popleft()
+            yield part, found.result()
+    finally:  # one that raised, or a caller who wants no more
+        for _, found in given:
+            found.cancel()
