@@ -7,6 +7,7 @@ the next plan; sub-queries that it is to be combined with ride along once more a
 to it (`Plan.given`). All rounds share the request's budget: what there was no time for is left out, and named.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from serve.highlight import query_words
 from serve.judging import evidence_of, facts_of
 from serve.laps import Laps
 from serve.questions import explicit, spaces_to_ask
+from serve.questions_in_time import made_within
 from serve.schema import SearchRequest
 from serve.verdict import Verdict
 from shards.candidates import merge, nothing
@@ -44,7 +46,8 @@ WHOLE_LINES = LinesAround(0, 0)  # what keys are taken from
 
 @dataclass(eq=False)
 class Asked:
-    """A sub-query as it is asked. finds: whether it brings documents; round: in which it was asked first, from 1."""
+    """A sub-query as it is asked. finds: whether it brings documents; late: spaces whose questions there was no time to make; round: in
+    which it was asked first, from 1."""
 
     node: Search
     name: str
@@ -53,6 +56,7 @@ class Asked:
     prepared: list[SpaceQuery]
     reasons: dict[str, str]
     finds: bool
+    late: frozenset[str] = frozenset()
     round: int | None = None
     answer: "Answer | None" = None
 
@@ -122,6 +126,7 @@ class Rounds:
         self.cuts: list[Cut] = []
         self.kept: dict[str, tuple[int, int]] = {}
         self.n_rounds = 0
+        self._questions_end = time.monotonic()  # of those for the next round
 
     async def run(self, root: Operator, reserve_s: float) -> tuple[Result, Algebra]:
         """The result of a tree, over the documents of `table`. reserve_s: what is to be left of the budget for what follows.
@@ -131,6 +136,7 @@ class Rounds:
             known, name = self._places.get(same(place.search), (place, place.search.search.name or str(number)))
             finds, template = known.finds or place.finds, known.template and place.template
             self._places[same(place.search)] = replace(known, finds=finds, template=template), name
+        self._questions_end = self._half_of(reserve_s)
         for place, name in self._places.values():
             self._check(place)
             if not place.template:
@@ -145,6 +151,7 @@ class Rounds:
             ready = list(ready_bridges(root, self.crossings))
             if not ready or not self._in_time(reserve_s):
                 break
+            self._questions_end = self._half_of(reserve_s)
             for bridge, firsts in ready:
                 if same(bridge) not in self.crossings:
                     await self._cross(bridge, firsts)
@@ -156,7 +163,13 @@ class Rounds:
         self.kept |= algebra.kept
         self.missed += [status for bridge in open_bridges(root, self.crossings) for status in self._late(bridge.bridge.to)]
         self.missed += [status for asked in self.asked.values() if asked.answer is None for status in self._late(asked.node)]
+        unmade = [name for asked in self.asked.values() if asked.answer is not None for name in sorted(asked.late)]
+        self.missed += self._late_spaces(unmade, "the question of this space was not made in time")
         return result, algebra
+
+    def _half_of(self, reserve_s: float) -> float:
+        """When half of the time that is left will be over, for making questions at most: the other half is for asking them."""
+        return time.monotonic() + max(self._budget.remaining_s - reserve_s, 0.0) / 2
 
     def _in_time(self, reserve_s: float) -> bool:
         return self._budget.remaining_s - reserve_s > LEAST_S
@@ -188,16 +201,17 @@ class Rounds:
         """Raises BadQuery for what is no question of a layer that was named."""
         request = self._request_of(search)
         names = spaces_to_ask(self._generation, request)
+        left_s = self._questions_end - time.monotonic()
         try:
-            prepared, reasons = await self._coordinator.prepare(self._generation, request, names)
+            made = await made_within(self._coordinator, self._generation, request, names, left_s)
         except BadQuery as error:
             raise BadQuery(f"{at}.search: {error}", at=f"{at}.search") from None
         own = scope(search.search.paths, search.search.where)
         queries = []
-        for query in prepared:
+        for query in made.prepared:
             where = simplify(own if query.where is None else And((own, query.where)))
             queries.append(replace(query, where=None if where == Everything() else where, finds=finds, bridge=bridge))
-        self.asked[same(search)] = asked = Asked(search, name, request, names, queries, reasons, finds)
+        self.asked[same(search)] = asked = Asked(search, name, request, names, queries, made.reasons, finds, made.late)
         return asked
 
     # --- rounds ------------------------------------------------------------------------------------------------------------------------
@@ -336,7 +350,10 @@ class Rounds:
     def _late(self, search: Search) -> list[LayerStatus]:
         """The coverage of a sub-query that there was no time for."""
         names = spaces_to_ask(self._generation, self._request_of(search))
-        corpus, reason = self._generation.root, "the time budget ended before the round in which this is asked"
+        return self._late_spaces(names, "the time budget ended before the round in which this is asked")
+
+    def _late_spaces(self, names: Sequence[str], reason: str) -> list[LayerStatus]:
+        corpus = self._generation.root
         return [LayerStatus(name, shard.shard, "late", 0, corpus.n_docs, reason) for name in names for shard in corpus.shards]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from serve.admission import Admission
 from serve.answers import entry_out
 from serve.anytime.answering import answered
-from serve.anytime.learned import Learned, OfCorpus
+from serve.anytime.learned import FEW_HITS, Learned, OfCorpus
 from serve.anytime.search import ANSWER_S, Search
 from serve.anytime.unfinished import Unfinished
 from serve.couplings import RERANKED, check
@@ -28,7 +28,7 @@ from serve.laps import Laps
 from serve.paging import Cursor
 from serve.paging import identity as request_identity
 from serve.passages import Details
-from serve.questions import Asking, prepare, spaces_to_ask
+from serve.questions import Asking, spaces_to_ask
 from serve.reranking import Reranking
 from serve.schema import Rerank, SearchAnswer, SearchRequest
 from serve.status import CorpusStatuses
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Questions that are prepared in the event loop: short ones, of spaces that took so long at most when they were opened.
-SHORT_CHARS, SHORT_S = 500, 0.002
-LATE_S = 0.01  # for texts of hits, however late it is: without them there is no answer
+SHORT_CHARS = 500  # of a query whose questions may be made in the event loop
+LATE_S = 0.006  # for texts of hits, however late it is: without them there is no answer
+TEXTS_SHARE, MANY_SHARE = 0.8, 0.5  # of the time left, for texts of a few hits, of many: the rest is for reading and writing them
 
 
 class Coordinator:
@@ -210,7 +210,7 @@ class Coordinator:
                 break
             if search.stopped or search.enough() or not (search.ready or search.dear):
                 break
-            if is_stream and search.found is not None:
+            if is_stream and search.found is not None and search.has_time_to_tell():
                 yield await answered(search, self, stage, last=False), False
         search.rest()
         yield await answered(search, self, stage), True
@@ -265,14 +265,6 @@ class Coordinator:
             at = "cursor" if cursor else "generation"
             raise Gone(f"{error} Start again without the cursor." if cursor else str(error), at=at) from None
 
-    async def prepare(
-        self, generation: Generation, request: SearchRequest, names: list[str]
-    ) -> tuple[list[SpaceQuery], dict[str, str]]:
-        """`serve.questions.prepare` here, where a change of thread would cost more than the work; else in a thread."""
-        if not self.is_long(request) and self.generations.prepare_s(request.corpus, names) < SHORT_S:
-            return prepare(generation, request, names)
-        return await asyncio.to_thread(prepare, generation, request, names)
-
     async def _drawn(
         self, generation: Generation, request: SearchRequest, prepared: list[SpaceQuery], reasons: dict[str, str], budget: Budget
     ) -> Changed:
@@ -316,6 +308,7 @@ class Coordinator:
             if key not in details or span not in details[key].excerpts:
                 wanted[key] = (span,)
         if wanted:
+            share = TEXTS_SHARE if len(wanted) <= FEW_HITS else MANY_SHARE
             details |= await self.searcher.details(
                 generation.root.corpus,
                 generation.root.generation,
@@ -324,7 +317,7 @@ class Coordinator:
                 plan.words,
                 plan.excerpt_size,
                 plan.where,
-                max(budget.remaining_s, LATE_S),
+                max(share * budget.remaining_s, LATE_S),
                 [query for query in plan.queries if generation.spaces[query.space].layer.origin == "derived"],
             )
         return details

@@ -34,6 +34,7 @@ from serve.problem_answers import Envelope, answer_errors, trail_of
 from serve.problems import InvalidRequest, validated
 from serve.schema import DocumentAnswer, ProblemAnswer, Ready, SearchAnswer, SearchRequest, StatusAnswer
 from serve.status import with_latencies
+from serve.writing import as_json
 from shards.errors import StoreError
 from shards.images import media_type
 
@@ -183,7 +184,7 @@ def create_app(
             return StreamingResponse(as_stream(first, answers, form, noted), media_type=form)
         answer = await until_gone(request, coordinator.search(asked))
         answered = time.perf_counter()
-        content = answer.model_dump_json().encode()
+        content = await as_json(answer)
         now = time.perf_counter()
         steps = {"parse": parsed - begun, "write": now - answered, "http": now - begun}
         timings = answer.timings_ms | {name: 1e3 * seconds for name, seconds in steps.items()}

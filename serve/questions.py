@@ -52,10 +52,17 @@ class Making:
     def __init__(self, asking: "Asking", names: Sequence[str]):
         self._asking, self._names = asking, names
         self._made: list[tuple[str, SpaceQuery | str, float]] = []
+        self._resting = False
+
+    def rest(self) -> None:
+        """Begin no further one: nobody waits for it."""
+        self._resting = True
 
     def run(self) -> None:
         """Raises BadQuery for a form that cannot be understood, and of spaces that were named what they raise."""
         for name in self._names:
+            if self._resting:
+                break
             begun = time.monotonic()
             self._made.append((name, self._asking.question(name), time.monotonic() - begun))
 

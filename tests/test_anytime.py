@@ -16,9 +16,10 @@ from cluster.local import LocalSearcher
 from serve.anytime.learned import OfCorpus, Usual, changes, gains, searched
 from serve.anytime.planning import Waiting, could_change, is_enough, next_step, worth_making
 from serve.anytime.unfinished import Unfinished
-from serve.coordinator import Coordinator
+from serve.coordinator import LATE_S, Coordinator
 from serve.questions import Asking
 from serve.schema import SearchRequest
+from serve.writing import as_json
 from shards.errors import BadQuery
 from shards.layers import SpaceSpec, create
 from shards.layers.contract import Request as LayerRequest
@@ -437,7 +438,7 @@ def test_texts_of_hits_are_waited_for_no_longer_than_an_answer_may_be_late(engin
         return await coordinator.search(request())
 
     asyncio.run(run())
-    assert waited and set(waited) == {0.01}
+    assert waited and set(waited) == {LATE_S}
 
 
 def test_what_spaces_change_is_not_learned_from_searches_whose_caller_chose_them(engine):
@@ -492,6 +493,18 @@ def test_many_hits_are_written_in_pieces_so_that_other_answers_do_not_wait_for_t
     answer = asyncio.run(run())
     assert len(answer.hits) == sum(n for n, _ in pieces) == 60 and max(n for n, _ in pieces) <= answering.PIECE
     assert all(after > before for (_, before), (_, after) in zip(pieces, pieces[1:], strict=False))
+
+
+def test_many_hits_become_json_in_pieces_and_the_same(engine, monkeypatch):
+    async def run():
+        answer = await coordinator_of(engine).search(request(k=60, explain=True))
+        answer = answer.model_copy(update={"verdict_reason": '"hits":[] is "hits":[] "ü', "answerable": float("inf")})
+        monkeypatch.setattr("serve.writing.PIECE", 7)
+        return answer, await as_json(answer), await as_json(answer.model_copy(update={"hits": answer.hits[:7]}))
+
+    answer, whole, few = asyncio.run(run())
+    assert whole == answer.model_dump_json().encode()
+    assert few == answer.model_copy(update={"hits": answer.hits[:7]}).model_dump_json().encode()
 
 
 def test_hits_that_there_is_no_time_to_write_are_the_next_page(engine, monkeypatch):
@@ -584,6 +597,49 @@ def test_a_wrong_form_is_refused_however_little_time_there_is(engine, monkeypatc
 
     asyncio.run(run())
     assert not made
+
+
+def test_sub_queries_wait_for_their_questions_no_longer_than_half_of_the_time(engine, monkeypatch):
+    real, may_end = Asking.question, threading.Event()
+
+    def slow(self, name):
+        if name == "static":
+            may_end.wait(60)
+        return real(self, name)
+
+    async def run():
+        coordinator = coordinator_of(engine)
+        asked = {"query": "", "combine": {"union": [{"search": {"query": QUERY}}, {"search": {"query": "river", "layers": ["bm25"]}}]}}
+        whole = await coordinator.search(request(**asked))
+        static = coordinator.learned.of("c").of("static")
+        static.prepare_s = Usual(mean=0.03, n=100)  # so that it is made aside
+        monkeypatch.setattr(Asking, "question", slow)
+        part = await asyncio.wait_for(coordinator.search(request(**asked, budget_ms=200)), 30)
+        may_end.set()
+        static.prepare_s = Usual(mean=50.0, n=100)
+        unbegun = await coordinator.search(request(**asked, budget_ms=200))
+        return whole, part, unbegun, static.left_out
+
+    whole, part, unbegun, left_out = asyncio.run(run())
+    assert whole.complete
+    for answer in (part, unbegun):
+        late = {(c.layer, c.reason) for c in answer.coverage if c.state == "late"}
+        assert late == {("static", "the question of this space was not made in time")} and not answer.complete
+        assert {hit.hash for hit in answer.hits} and {signal.layer for hit in answer.hits for signal in hit.signals} == {"bm25"}
+    assert left_out == 1
+
+
+def test_of_a_stream_with_little_time_nothing_is_told_that_would_make_its_end_late(engine):
+    async def run():
+        coordinator = coordinator_of(engine)
+        await coordinator.open(request())
+        for name in ("bm25", "static"):
+            coordinator.learned.of("c").of(name).search_s = Usual(mean=0.5, n=100)
+        coordinator.learned.of("c").answer_s = Usual(mean=20.0, n=100)
+        return await streamed(coordinator, request(budget_ms=30_000))
+
+    answers = asyncio.run(run())
+    assert [is_last for _, is_last in answers] == [True] and answers[0][0].hits
 
 
 def test_time_for_many_hits_is_kept_back_as_these_were_seen_to_take():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from serve.anytime.search import Search
     from serve.coordinator import Coordinator
 
-PIECE = 20  # hits that are written at once: some milliseconds
+PIECE = 5  # hits that are written at once: 1 to 2 ms, and each answer under way waits for such a piece at each of its steps
 OVER_S = 0.005  # after the time has ended no further ones are begun
 NOT_YET = "further layers are being asked"  # of an answer that another one follows
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 0.004  # kept back from the hosts' budget for fusing, details and writing the answer, where no more is known to be needed
 ANSWER_SHARE, MANY_SHARE = 0.3, 0.6  # of what is left, that is kept back at most; for many hits, whose texts take most of the time
+TELL_S = 0.03  # with less left, of an answer that grows only the last one is told
 WIDE = 3  # times as many documents does each space list where a search is to be wide
 QUESTION_S = 0.002  # questions that take so long are made in a thread, and not before they are wanted
 # How long hosts may encode what they find and a space has no index of, by goal: a share of the time left, and most seconds.
@@ -391,6 +392,12 @@ class Search:
     def all_names(self) -> list[str]:
         """The spaces that were asked, in the order of `queries`, and those that wait."""
         return [*(query.space for query in self.queries), *self.ready, *self.dear]
+
+    def has_time_to_tell(self) -> bool:
+        """Whether an answer can be written before the last one, and that one still comes in time: three answers' time, for a further round
+        is to lie between them, and what people would see."""
+        answer_s = self.learned.answering_s(min(self.request.k, max(self.generation.root.n_docs, 1)))
+        return self.budget.remaining_s > max(3 * answer_s, TELL_S)
 
     def counts(self) -> dict[str, tuple[float, float]]:
         """What each may count in the ranking: `serve.certificate.trusted`."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from serve.openapi import in_place
 from serve.problem_answers import problem_of
 from serve.schema import ProblemAnswer, SearchAnswer
+from serve.writing import as_json
 from shards.errors import SondageError
 
 Growing = tuple[SearchAnswer, bool]  # an answer, and whether it is the last
@@ -45,7 +46,7 @@ async def as_stream(
     try:
         answer, is_last = first
         while not is_last:
-            yield _piece("answer", answer.model_dump_json().encode(), form)
+            yield _piece("answer", await as_json(answer), form)
             answer, is_last = await anext(others)
     except SondageError as error:  # the status has been sent
         yield _piece("error", bytes(problem_of(error).body).removeprefix(b'{"error":').removesuffix(b"}"), form)
@@ -53,7 +54,7 @@ async def as_stream(
     finally:
         await others.aclose()
     ended(answer)
-    yield _piece("end", answer.model_dump_json().encode(), form)
+    yield _piece("end", await as_json(answer), form)
 
 
 def _piece(name: str, data: bytes, form: str) -> bytes:
