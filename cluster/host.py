@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cluster.load import Work
+from cluster.standing_back import Precedence, StandingBack
 from shards.cache import FileCache
 from shards.candidates import leaders, merge, nothing
 from shards.deepening import deepen
@@ -148,6 +149,7 @@ class Host:
         self._opening: dict[tuple[str, int, int], threading.Lock] = {}
         self._lock = threading.Lock()
         self._turn = threading.Lock()
+        self._precedence = Precedence()
         self._usual_s = 0.0  # what a search has taken lately
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
         self._started = time.time()
@@ -279,7 +281,7 @@ class Host:
         return self._answers(requests, self._rows)
 
     def _answers(self, requests: Sequence[Request], answer: Callable[[Request, Budget], Answer]) -> list[Answer]:
-        budgets = [Budget(request.plan.budget_s) for request in requests]
+        budgets: list[Budget] = [StandingBack(request.plan.budget_s, self._precedence) for request in requests]
         keys = {request.key: budget for request, budget in zip(requests, budgets, strict=True) if request.key}
         self._budgets |= keys
         for key, budget in keys.items():  # after they are in hand: whoever gives one up sees either that, or is seen here
@@ -386,17 +388,18 @@ class Host:
     def details(self, requests: Sequence[DetailsRequest]) -> list[dict[bytes, Detail]]:
         """Entries and excerpts of documents, per request; documents that are not here, or that the time ends before, are left out.
 
-        They wait for no search: they come last, and take 0.1 ms each.
+        They wait for no search, and searches stand back: they come last, and take 0.1 ms each.
         """
         answers = []
-        for request, budget in zip(requests, [Budget(request.budget_s) for request in requests], strict=True):
-            found: dict[bytes, Detail] = {}
-            for document, spans in request.spans.items():
-                if budget.expired:
-                    break
-                if (detail := self._detail(request, document, spans, request)) is not None:
-                    found[document] = detail
-            answers.append(found)
+        with self._precedence.taken():
+            for request, budget in zip(requests, [Budget(request.budget_s) for request in requests], strict=True):
+                found: dict[bytes, Detail] = {}
+                for document, spans in request.spans.items():
+                    if budget.expired:
+                        break
+                    if (detail := self._detail(request, document, spans, request)) is not None:
+                        found[document] = detail
+                answers.append(found)
         return answers
 
     def document(self, corpus: str, generation: int, document: bytes, start: int = 0, end: int | None = None) -> DocumentText:

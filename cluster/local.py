@@ -1,4 +1,4 @@
-"""The same interface without Ray: one host in this process, its searches in threads."""
+"""The same interface without Ray: one host, in this process or beside it, its searches in threads."""
 
 import asyncio
 import itertools
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from cluster.batching import Overloaded, without_return
 from cluster.host import DetailsRequest, DocumentText, Host, HostRequest, Opened, RowsRequest, unsearched
+from cluster.host_process import HostGone, HostProcess
 from cluster.protocol import EVERYWHERE, Spans
 from shards.errors import StoreError
 from shards.nlql.answers import RowAnswer, unlooked
@@ -21,13 +22,13 @@ Result = TypeVar("Result")
 
 
 class LocalSearcher:
-    """`Searcher` over one in-process host.
+    """`Searcher` over one host. Where it is a process of its own (`cluster.host_process`), threads wait for it.
 
     threads: calls that run at once; more wait. queue: how many may wait before callers are refused (429). Details have a thread of their
     own: a search that has found its hits must not wait, at its deadline, for others that have only begun.
     """
 
-    def __init__(self, host: Host, threads: int = 2, queue: int = 256):
+    def __init__(self, host: Host | HostProcess, threads: int = 2, queue: int = 256):
         self._host, self._threads, self._max_queue = host, threads, queue
         self._searches = _Threads(threads, "local")
         self._details = _Threads(1, "details")
@@ -46,6 +47,8 @@ class LocalSearcher:
             return await self._run(work, plan.budget_s, self._searches, key)
         except TimeoutError:
             return [unsearched(plan, shards, "late", f"this process: no answer within {plan.budget_s:.3g} s")]
+        except HostGone as error:
+            return [unsearched(plan, shards, "missing", str(error))]
 
     async def rows(self, corpus: str, generation: int, n_shards: int, plan: RowPlan) -> list[RowAnswer]:
         shards, key = tuple(range(n_shards)), next(self._keys)
@@ -58,6 +61,8 @@ class LocalSearcher:
         except TimeoutError:
             reason = f"this process: no answer within {plan.budget_s:.3g} s"
             return [RowAnswer(status=unlooked(plan, shards, "late", reason))]
+        except HostGone as error:
+            return [RowAnswer(status=unlooked(plan, shards, "missing", str(error)))]
 
     async def details(
         self,
@@ -79,7 +84,7 @@ class LocalSearcher:
 
         try:
             return (await self._run(work, budget_s, self._details))[0]
-        except TimeoutError:
+        except (TimeoutError, HostGone):
             return {}
 
     async def document(

@@ -6,7 +6,9 @@ For processes that do nothing else: it changes settings of the interpreter. In s
 import gc
 import logging
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
@@ -15,9 +17,12 @@ logger = logging.getLogger(__name__)
 SWITCH_S = 0.0005
 # A full collection that takes longer looks at too much. Modules of models alone are 400,000 objects: 0.5 s in which nothing is answered.
 LONGEST_S = 0.02
-# Objects more than at the last collection of the youngest, of these, and of those after which there are others. With little left to look
-# at, full collections would come once a second: whenever a quarter is new, and the hits of one answer are as much.
-THRESHOLDS = 2_000, 10, 100
+# Objects more than at the last collection of the youngest, of these, and of those after which there are others. A full one looks at all
+# there is, hits of answers under way among it, for 20 to 200 ms in which nothing is answered; and searches leave next to no circles (18
+# objects of three combined ones, none of others). So full ones come in calm moments, and by themselves only after 100 million objects.
+THRESHOLDS = 5_000, 10, 2_000
+DUE = 10  # collections of the middle ones after which a full one is worth it
+CALM_S, CALM_SHARE = 1.0, 0.02  # how long a calm moment is, and what share of a core is no work
 
 
 class _Pauses:
@@ -31,7 +36,7 @@ class _Pauses:
             self._begun = time.perf_counter()
         elif info["generation"] == 2 and (took_s := time.perf_counter() - self._begun) > LONGEST_S:
             settle()
-            logger.info("event=collected seconds=%.3f set_aside=%d", took_s, gc.get_freeze_count())
+            logger.info("event=collected seconds=%.3f", took_s)
 
 
 _pauses = _Pauses()
@@ -49,5 +54,19 @@ def keep_short() -> None:
     gc.set_threshold(*THRESHOLDS)
     if _pauses not in gc.callbacks:
         gc.callbacks.append(_pauses)
+        threading.Thread(target=_collect_when_calm, name="collector", daemon=True).start()
     gc.collect()
     settle()
+
+
+def is_calm(sleep: Callable[[float], None] = time.sleep, cpu: Callable[[], float] = time.process_time) -> bool:
+    """Whether this process does next to nothing for a while, which it takes to find out."""
+    begun_s = cpu()
+    sleep(CALM_S)
+    return cpu() - begun_s < CALM_SHARE * CALM_S
+
+
+def _collect_when_calm() -> None:
+    while True:
+        if is_calm() and gc.get_count()[2] >= DUE:
+            gc.collect()

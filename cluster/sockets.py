@@ -126,6 +126,57 @@ class SocketClient:
         return await asyncio.open_unix_connection(sock=connection, limit=1 << 20)
 
 
+class BlockingClient:
+    """The same for threads, each of which waits for its own calls. Idle connections are kept."""
+
+    def __init__(self, address: str):
+        self.address = address
+        self._idle: list[socket.socket] = []
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """As `SocketClient.call`."""
+        connection = self._idle.pop() if self._idle else self._connect()
+        try:
+            body = pickle.dumps((method, arguments), 5)
+            connection.sendall(_LENGTH.pack(len(body)) + body)
+            (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+            well, value = pickle.loads(_exactly(connection, size))
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        if not well:
+            raise CallFailed(value)
+        return value
+
+    def close(self) -> None:
+        """Closes idle connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(f"\0{self.address}")
+            if not _is_same_user(connection):
+                raise ConnectionRefusedError("another user listens there")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _exactly(connection: socket.socket, n: int) -> bytearray:
+    """So many bytes. Raises ConnectionResetError where fewer come."""
+    found = bytearray(n)
+    view = memoryview(found)
+    while view:
+        if not (got := connection.recv_into(view)):
+            raise ConnectionResetError("its process ended")
+        view = view[got:]
+    return found
+
+
 def _is_same_user(connection: socket.socket) -> bool:
     """Whether the process at the other end runs as this one's user: what the kernel noted when it connected or listened."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

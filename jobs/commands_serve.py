@@ -59,7 +59,7 @@ def serve(
     host_settings = settings.host_settings()
     builders = partial(LocalBuilders, host_settings, "serve.building") if front.builders else None
     application = create_app(
-        local_coordinator(host_settings, front.poll_s, front.rerank, translate=front.translate),
+        local_coordinator(host_settings, front.poll_s, front.rerank, translate=front.translate, apart=True),
         ring,
         lambda _: following(settings, ring),
         local_pushes,

@@ -1,4 +1,4 @@
-"""A coordinator with its one host in the same process: what a laptop needs."""
+"""A coordinator with its one host in the same process, or in one beside it: what a laptop needs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 
 from cluster.applying import Appliers, InThreads
 from cluster.host import Host
+from cluster.host_process import HostProcess
 from cluster.local import LocalSearcher
 from cluster.settings import HostSettings
+from cluster.sockets import AVAILABLE
 from serve.coordinator import Coordinator
 from serve.pushing import Pushes
 from serve.schema import Rerank
@@ -22,12 +24,14 @@ async def local_coordinator(
     rerank: Rerank | None = None,
     plugins: Plugins = PROCESS,
     translate: Translate | None = None,
+    apart: bool = False,
 ) -> AsyncIterator[Coordinator]:
     """A running coordinator over the store of `settings`, without Ray. rerank, translate: as `Coordinator`. plugins: its own registries.
+    apart: the host is a process of its own, where the system has such sockets, so that no search keeps the event loop waiting.
 
     Raises BadSpec for a URL that names no store.
     """
-    host = Host(
+    here = Host(
         settings.store_url,
         settings.store_options,
         str(settings.cache_dir),
@@ -38,13 +42,16 @@ async def local_coordinator(
         plugins=plugins,
         modules=settings.plugins,
     )
-    searcher = LocalSearcher(host, settings.threads)
-    coordinator = Coordinator(host.store, searcher, host.resources, host.cache, poll_s, rerank, translate=translate)
+    beside = await asyncio.to_thread(HostProcess, settings) if apart and AVAILABLE else None
+    searcher = LocalSearcher(beside or here, settings.threads)
+    coordinator = Coordinator(here.store, searcher, here.resources, here.cache, poll_s, rerank, translate=translate)
     try:
         await coordinator.start()
         yield coordinator
     finally:
         await coordinator.close()
+        if beside is not None:
+            await asyncio.to_thread(beside.close)
         await asyncio.to_thread(searcher.close)
 
 
