@@ -15,13 +15,15 @@ logger = logging.getLogger(__name__)
 # After so long a thread lets others run that wait. The interpreter's own 5 ms cost an event loop beside two searches 5 ms at each of the
 # dozen times that it is woken for a query.
 SWITCH_S = 0.0005
+FRONT_SWITCH_S = 0.0001  # of a process whose searches are elsewhere: beside its event loop are threads that make questions, no more
 # A full collection that takes longer looks at too much. Modules of models alone are 400,000 objects: 0.5 s in which nothing is answered.
 LONGEST_S = 0.02
-# Objects more than at the last collection of the youngest, of these, and of those after which there are others. A full one looks at all
-# there is, hits of answers under way among it, for 20 to 200 ms in which nothing is answered; and searches leave next to no circles (18
-# objects of three combined ones, none of others). So full ones come in calm moments, and by themselves only after 100 million objects.
-THRESHOLDS = 5_000, 10, 2_000
-DUE = 10  # collections of the middle ones after which a full one is worth it
+# Objects more than at the last collection of the youngest, of these, and of those after which there are others. A collection takes half a
+# microsecond for each object, so 5,000 take 2 to 3 ms. A full one looks at all there is, hits of answers under way among it, for 20 to 200
+# ms in which nothing is answered; and searches leave next to no circles (18 objects of three combined ones, none of others). So full ones
+# come in calm moments, and by themselves only after 40 million objects.
+THRESHOLDS = 1_000, 4, 10_000
+DUE = 100  # collections of the middle ones after which a full one is worth it
 CALM_S, CALM_SHARE = 1.0, 0.02  # how long a calm moment is, and what share of a core is no work
 
 
@@ -48,9 +50,9 @@ def settle() -> None:
     gc.freeze()
 
 
-def keep_short() -> None:
-    """From now on; once for a process."""
-    sys.setswitchinterval(SWITCH_S)
+def keep_short(switch_s: float = SWITCH_S) -> None:
+    """From now on; once for a process. switch_s: after which a thread lets others run that wait."""
+    sys.setswitchinterval(switch_s)
     gc.set_threshold(*THRESHOLDS)
     if _pauses not in gc.callbacks:
         gc.callbacks.append(_pauses)

@@ -43,7 +43,8 @@ def serve(
     import uvicorn
 
     from cluster.building import LocalBuilders
-    from cluster.pauses import keep_short
+    from cluster.pauses import FRONT_SWITCH_S, SWITCH_S, keep_short
+    from cluster.sockets import AVAILABLE
     from jobs.keys import following
     from jobs.settings import Settings
     from serve.building import building
@@ -77,7 +78,7 @@ def serve(
     with listener:
         url = front.model_copy(update={"port": listener.getsockname()[1]}).url
         print(f"Serving {settings.store_url()} at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
-        keep_short()
+        keep_short(FRONT_SWITCH_S if AVAILABLE else SWITCH_S)  # as its host is a process of its own, or not
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from serve.admission import Admission
 from serve.answers import entry_out
 from serve.anytime.answering import answered
+from serve.anytime.lag import Lag
 from serve.anytime.learned import FEW_HITS, Learned, OfCorpus
 from serve.anytime.search import ANSWER_S, Search
 from serve.anytime.unfinished import Unfinished
@@ -83,6 +85,8 @@ class Coordinator:
         self.translating = Translating(resources, translate)
         self.generations = Generations(store, resources, cache, poll_s, self._warm, self._try_out)
         self.admission = Admission()
+        self.lag = Lag(lambda: self.admission.under_way, time.monotonic)
+        self._watching: asyncio.Task[None] | None = None
         self._tried: dict[str, int] = {}  # by corpus, the generation that was opened and asked something last
         self._trying = asyncio.Lock()
         self._statuses = CorpusStatuses(store)
@@ -95,6 +99,7 @@ class Coordinator:
     async def start(self) -> None:
         """Open what the store has and go on watching it."""
         self.generations.start()
+        self._watching = asyncio.create_task(self.lag.watch())
         await self.reranking.warm()
 
     async def until_warm(self) -> None:
@@ -103,6 +108,9 @@ class Coordinator:
 
     async def close(self) -> None:
         """Stop watching."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await self.generations.close()
         self.reranking.close()
         self.translating.close()
@@ -188,7 +196,7 @@ class Coordinator:
     ) -> AsyncGenerator["Growing", None]:
         """learned: where to learn what things take; None: with what is known of the corpus."""
         laps = Laps()
-        budget = Budget(request.budget_ms / 1000)
+        budget = self.budget(request.budget_ms)
         cursor = _cursor(request)
         stage = await self.reranking.begin(request) if request.coupling.name in RERANKED else None
         if request.combine is not None:
@@ -252,6 +260,10 @@ class Coordinator:
         named = {*(() if request.layers == "auto" else request.layers), *request.forms, *request.weights} - generation.spaces.keys()
         found = await asyncio.to_thread(coming, self.store, generation.root) if named else {}
         return {name: found[name] for name in sorted(named) if name in found}
+
+    def budget(self, budget_ms: int) -> Budget:
+        """The time of a search that begins now, without what goes by before it is heard and after it has answered."""
+        return Budget(budget_ms / 1000 - self.lag.kept_back_s(budget_ms / 1000))
 
     def is_long(self, request: SearchRequest) -> bool:
         """Whether making its questions, even cheap ones, may take long."""

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shards.errors import NotFound, StoreError
 from shards.store import Store
@@ -62,7 +62,7 @@ class UsageCounts:
         for document, path in shown:
             self._add(self.documents, document.hex(), Used(1.0, now))
             self._add(self.folders, folder_key(folder_of(path)), Used(1.0, now))
-        if len(self.documents) > 2 * MOST_DOCUMENTS or len(self.folders) > 2 * MOST_FOLDERS:
+        if len(self.documents) > 8 * MOST_DOCUMENTS or len(self.folders) > 8 * MOST_FOLDERS:  # nobody has written them for long
             self.prune(now)
 
     def _add(self, counts: dict[str, Used], key: str, more: Used) -> None:
@@ -181,6 +181,7 @@ class Recorder:
         self._changed: set[str] = set()
         self._written: dict[str, int] = {}  # by corpus, the number of the file that stands for what is counted here
         self._off: set[str] = set()  # corpora that are not counted
+        self._lasts: dict[tuple[str, str], float] = {}  # of others' files by corpus and name: when anything in them was shown last
 
     def used(self, corpus: str, generation: int, shown: Sequence[tuple[bytes, str]]) -> None:
         """Told of an answer's hits: some microseconds for ten. generation: that answered; counts are of content, so any will do."""
@@ -219,19 +220,37 @@ class Recorder:
             self._written.pop(corpus)
             self._id = uuid.uuid4().hex
             return
-        others = [(name, _read(inside, name)) for name in _names(inside) if name != mine]
-        orphans = [(name, part) for name, part in others if part is not None and _old(part, now)]
-        with self._lock:
+        orphans = self._orphans(corpus, inside, mine, now)
+        with self._lock:  # for as short as can be: who shows answers waits for it
             counts = self._counts[corpus]
             for _, part in orphans:
                 counts.add(part)
-            counts.prune(now)
-            data = counts.dump()
+            kept = replace(counts, documents=dict(counts.documents), folders=dict(counts.folders))
             self._changed.discard(corpus)
+        kept.prune(now)
+        data = kept.dump()
+        with self._lock:
+            for held, still in ((counts.documents, kept.documents), (counts.folders, kept.folders)):
+                for key in [key for key in held if key not in still and held[key].last <= now]:
+                    del held[key]
         inside.write(f"usage/{self._id}-{number + 1:012d}.json", data)
         self._written[corpus] = number + 1
         inside.delete_many([name for name, _ in orphans] + ([mine] if number else []))
 
 
-def _old(part: UsageCounts, now: float) -> bool:
-    return max((used.last for used in part.documents.values()), default=0.0) < now - ORPHAN_S
+    def _orphans(self, corpus: str, inside: Store, mine: str, now: float) -> list[tuple[str, UsageCounts]]:
+        """Others' files that were not replaced for long, with what they count. What is under a name never changes, so each is read once,
+        and again to be taken over; of those that are new one at a time, for reading takes the interpreter's lock for some milliseconds."""
+        names = [name for name in _names(inside) if name != mine]
+        self._lasts = {key: last for key, last in self._lasts.items() if key[0] != corpus or key[1] in names}
+        unknown = [name for name in names if (corpus, name) not in self._lasts]
+        old = [name for name in names if self._lasts.get((corpus, name), now) < now - ORPHAN_S]
+        found = []
+        for name in (*unknown[:1], *old[:1]):
+            if (part := _read(inside, name)) is None:
+                continue
+            last = max((used.last for used in part.documents.values()), default=0.0)
+            self._lasts[corpus, name] = last
+            if last < now - ORPHAN_S:
+                found.append((name, part))
+        return found

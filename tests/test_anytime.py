@@ -13,7 +13,7 @@ from test_on_the_fly import Corpus
 
 from cluster.host import Host
 from cluster.local import LocalSearcher
-from serve.anytime.learned import OfCorpus, Usual, changes, gains, searched
+from serve.anytime.learned import FEW_HITS, OfCorpus, Usual, changes, gains, searched
 from serve.anytime.planning import Waiting, could_change, is_enough, next_step, worth_making
 from serve.anytime.unfinished import Unfinished
 from serve.coordinator import LATE_S, Coordinator
@@ -532,7 +532,7 @@ def test_hits_that_there_is_no_time_to_write_are_the_next_page(engine, monkeypat
         return whole, part, await coordinator.search(request(k=60, cursor=part.cursor))
 
     whole, part, rest = asyncio.run(run())
-    assert len(part.hits) == answering.PIECE and not part.complete and rest.complete
+    assert len(part.hits) == FEW_HITS and not part.complete and rest.complete
     assert [hit.hash for hit in part.hits + rest.hits] == [hit.hash for hit in whole.hits]
 
 

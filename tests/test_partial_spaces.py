@@ -88,6 +88,26 @@ def test_two_coordinators_count_together_and_the_file_of_one_that_is_gone_is_tak
     assert usage.read(inside).document(b"a" * 20, now[0]).weight < 3.1
 
 
+def test_what_others_counted_is_read_once_and_never_much_at_a_time(monkeypatch):
+    """Each is some milliseconds in which a server answers nothing, and a store that was served often has many."""
+    store, reads, real = store_of("usage-many"), [], usage._read
+    for i in range(4):
+        other = Recorder(store.child, clock=lambda: NOW)
+        other.used("c", 1, [(b"%d" % i * 20, "a.txt")])
+        other.flush()
+    monkeypatch.setattr(usage, "_read", lambda inside, name: reads.append(name) or real(inside, name))
+    mine = Recorder(store.child, clock=lambda: NOW)
+    for n in (1, 2, 3, 4, 4, 4):
+        mine.used("c", 1, [(b"m" * 20, "m.txt")])
+        mine.flush()
+        assert len(reads) == len(set(reads)) == n
+    monkeypatch.setattr(usage, "MOST_DOCUMENTS", 1)
+    mine.used("c", 1, [(b"n" * 20, "m.txt")])
+    mine.flush()
+    kept = mine._counts["c"].documents
+    assert list(kept) == [(b"m" * 20).hex()], "what was not written is forgotten here, too"
+
+
 def test_an_erased_document_leaves_what_was_counted_and_ordered_also_in_memory():
     store = store_of("usage-erase")
     recorder, inside = Recorder(store.child, clock=lambda: NOW), store.child("c")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from serve.answers import highlighter_of, hits_out, layer_infos, layer_times
+from serve.anytime.learned import FEW_HITS
 from serve.anytime.telling import certified, coverage, planned
 from serve.couplings import NOTHING, couple, located, with_places, with_weights
 from serve.evidence import Fused, weigh
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from serve.coordinator import Coordinator
 
 PIECE = 5  # hits that are written at once: 1 to 2 ms, and each answer under way waits for such a piece at each of its steps
-OVER_S = 0.005  # after the time has ended no further ones are begun
+HIT_S = 4e-5  # of the time, kept back for sending each: where there is no more none is begun, but for the first few
 NOT_YET = "further layers are being asked"  # of an answer that another one follows
 
 
@@ -100,7 +101,7 @@ async def answered(search: "Search", coordinator: "Coordinator", stage: Stage | 
         for at in range(0, len(page), PIECE):
             if at:
                 await asyncio.sleep(0)  # a thousand hits take long, and nobody else's answer is to wait for them
-            if at and budget.remaining_s < -OVER_S:
+            if at >= FEW_HITS and budget.remaining_s < at * HIT_S:
                 written, more = at, True  # the rest is the next page
                 break
             marked = mark_up if not at or budget.remaining_s > 0 else None  # what is there goes before how it looks

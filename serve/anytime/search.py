@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from serve.freshness import Checking
 
 ANSWER_S = 0.004  # kept back from the hosts' budget for fusing, details and writing the answer, where no more is known to be needed
-ANSWER_SHARE, MANY_SHARE = 0.3, 0.6  # of what is left, that is kept back at most; for many hits, whose texts take most of the time
+ANSWER_SHARE, MANY_SHARE = 0.5, 0.6  # of what is left, that is kept back at most; for many hits, whose texts take most of the time
 TELL_S = 0.03  # with less left, of an answer that grows only the last one is told
 WIDE = 3  # times as many documents does each space list where a search is to be wide
 QUESTION_S = 0.002  # questions that take so long are made in a thread, and not before they are wanted
@@ -126,12 +126,19 @@ class Search:
 
     async def _questions(self, names: list[str], in_thread: bool) -> None:
         """Make the questions of these spaces, one after the other."""
-        made = self.asking.begin(names)
         if in_thread:
+            made = self.asking.begin(names)
             await asyncio.to_thread(made.run)
-        else:
+            self._take(made.done())
+            return
+        begun = time.monotonic()
+        for name in names:
+            made = self.asking.begin([name])
             made.run()
-        self._take(made.done())
+            self._take(made.done())
+            if time.monotonic() - begun > QUESTION_S:  # each takes so long at most, and what others wait for comes between
+                await asyncio.sleep(0)
+                begun = time.monotonic()
 
     async def _dear(self, names: list[str], left_s: float) -> None:
         """The same for those that take long, one after the other, within a time. The one that is being made when that ends goes on by

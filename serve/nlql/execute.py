@@ -32,7 +32,6 @@ from shards.nlql.field_types import newest
 from shards.nlql.merging import merge_rows
 from shards.nlql.plan import MOST_ROWS, RowPlan
 from shards.plan import Everything, Plan
-from shards.types import Budget
 
 if TYPE_CHECKING:
     from serve.coordinator import Coordinator
@@ -114,7 +113,7 @@ class _Run:
     def __init__(self, coordinator: "Coordinator", request: QueryRequest, plugins: "Plugins", limits: Limits):
         self.coordinator, self.request, self.plugins, self.limits = coordinator, request, plugins, limits
         self.laps = Laps()
-        self.budget = Budget(request.budget_ms / 1000)
+        self.budget = coordinator.budget(request.budget_ms)
         self.looked_at: list[Looked] = []
 
     async def outcome(self) -> Outcome:
