@@ -1,10 +1,11 @@
 """The values that travel between our own processes: frozen, slotted, without behaviour beyond their own arithmetic."""
 
 import math
+import operator
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,18 @@ N_CANDIDATES = 100  # documents that each space contributes to a query; EVIDENCE
 EXCERPT_BYTES = 320  # of an excerpt, about: some lines
 
 
+Made = TypeVar("Made", bound=type)
+
+
+def pickled_as_made(cls: Made) -> Made:
+    """A dataclass whose objects are pickled as the arguments that they are made of. Texts of a thousand hits take 3 ms to write and 4 to
+    read, in which no other thread runs; as dataclasses with slots do it, 22 and 11."""
+    values = operator.attrgetter(*(one.name for one in fields(cls)))
+    setattr(cls, "__reduce__", lambda self: (cls, values(self)))  # noqa: B010
+    return cls
+
+
+@pickled_as_made
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One place where a document was found: what filters and result rows see.
@@ -159,6 +172,7 @@ class Scored:
     ends: Array
 
 
+@pickled_as_made
 @dataclass(frozen=True, slots=True)
 class LayerStatus:
     """Coverage of one space on one shard: never let "nothing found" be mistaken for "not looked".
@@ -179,6 +193,7 @@ class LayerStatus:
     on_the_fly_s: float = 0.0
 
 
+@pickled_as_made
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """A piece of a rendition around a span: text from byte `start` to `end`, `line` the 1-based line of `start`.
@@ -217,6 +232,7 @@ class Derived:
     end: int
 
 
+@pickled_as_made
 @dataclass(frozen=True, slots=True)
 class Detail:
     """What a result row shows of a document beside its scores.
