@@ -107,6 +107,7 @@ def test_what_hosts_send_most_of_arrives_as_it_was():
     from shards.types import Derived, Detail, Entry, Excerpt, LayerStatus
 
     entry = Entry("s", "a/b.txt", b"h" * 20, 7, 8, "e", {"year": 2020})
-    detail = Detail(b"h" * 20, (entry,), 7, "prose", {(1, 2): Excerpt(0, 3, 1, "abc", ((0, "page 1"),), 4)}, (Derived("v", "context", "extractive", "t", 0, 3),))
+    excerpts = {(1, 2): Excerpt(0, 3, 1, "abc", ((0, "page 1"),), 4)}
+    detail = Detail(b"h" * 20, (entry,), 7, "prose", excerpts, (Derived("v", "context", "extractive", "t", 0, 3),))
     status = LayerStatus("bm25", 3, "late", 1, 2, "why", 0.5)
     assert pickle.loads(pickle.dumps((detail, status), 5)) == (detail, status)
