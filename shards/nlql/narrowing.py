@@ -5,7 +5,11 @@ its space has sketches, those of documents that its own search finds (`shards.ve
 computed, but not made columns and sort keys of 100,000 rows: that took half as long again.
 """
 
+import threading
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import takewhile
 
 import numpy as np
@@ -23,8 +27,9 @@ from shards.plan import SpaceQuery
 from shards.types import Array, Budget
 from shards.vector_sketches import LEAST_UNITS
 
-SPARE = 16  # documents more than rows are wanted, so that few equal scores at the cut do not undo it
+SPARE = 6  # documents more than rows are wanted, so that few equal scores at the cut do not undo it
 SHARE = 8  # of the documents there are at most one in so many is worth a search
+SHARED_UNITS = 50_000  # from which on two threads share segments: half a millisecond each
 SCORED_SHARE = 4  # where at least one unit in so many is wanted, all are scored in the order in which they lie
 
 
@@ -131,16 +136,44 @@ def _search(rows: ShardRows, query: SpaceQuery, within: Sequence[Array], k: int,
         allowed = np.zeros(shard.n_rows, bool)
         for block, mask in zip(rows.blocks, within, strict=True):
             allowed[shard.views[block.view].entry_docs[block.entries[mask]]] = True
-    scores, numbers, bound = np.zeros(0), np.zeros(0, np.int64), -np.inf
-    for view in shard.views:
-        reader = view.readers.get(shard.spaces[query.space].id)
-        if isinstance(reader, VectorReader):
+    held = _Best(k)
+    todo = deque((view, reader) for view in shard.views if isinstance(reader := view.readers.get(shard.spaces[query.space].id), VectorReader))
+
+    def work() -> None:
+        while todo:
+            try:
+                view, reader = todo.popleft()
+            except IndexError:  # the other took the last
+                return
             own = None if allowed is None else allowed[view.base : view.base + len(view.live_docs)]
-            best, best_scores = reader.best(query, own, k, budget, bound)
-            scores, numbers = np.concatenate([scores, best_scores]), np.concatenate([numbers, best + np.int64(view.base)])
-            if len(scores) >= k:
-                bound = float(np.partition(scores, len(scores) - k)[len(scores) - k])
-    return scores, numbers, bound
+            found, scores = reader.best(query, own, k, budget, held.bound)
+            held.add(scores, found + np.int64(view.base))
+
+    helping = _helper().submit(work) if len(todo) > 1 and rows.n_units >= SHARED_UNITS else None
+    work()
+    if helping is not None and not helping.cancel():  # cancelled: it had not yet begun
+        helping.result()
+    return held.scores, held.numbers, held.bound
+
+
+class _Best:
+    """The best documents of segments so far, from two threads. bound: what the k-th of them scores; -inf for fewer."""
+
+    def __init__(self, k: int):
+        self._k, self._lock = k, threading.Lock()
+        self.scores, self.numbers, self.bound = np.zeros(0), np.zeros(0, np.int64), -np.inf
+
+    def add(self, scores: Array, numbers: Array) -> None:
+        with self._lock:
+            self.scores, self.numbers = np.concatenate([self.scores, scores]), np.concatenate([self.numbers, numbers])
+            if len(self.scores) >= self._k:
+                self.bound = float(np.partition(self.scores, len(self.scores) - self._k)[len(self.scores) - self._k])
+
+
+@lru_cache(maxsize=1)
+def _helper() -> ThreadPoolExecutor:
+    """One thread more, for segments that a query has not come to: kernels hold no lock, and what waits for a core to wake costs nothing."""
+    return ThreadPoolExecutor(1, "sondage-segments")
 
 
 def _scores(rows: ShardRows, query: SpaceQuery, units: Array, budget: Budget) -> Array:
