@@ -88,7 +88,7 @@ def test_a_session_asks_lines_of_files_and_every_other_question_in_its_folder_an
     for folder in ("a/x", "b/y"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "0.py").write_text(f"one two three four of {folder}\nshort\n")
-    assert questions_of(tmp_path, 10, seed=3) == questions_of(tmp_path, 10, seed=3)
+    assert questions_of(tmp_path, 10, seed=3) == questions_of(tmp_path, 10, seed=3) != questions_of(tmp_path, 10, seed=3, number=1)
     monkeypatch.setattr(bench_anytime_session, "AGAIN", 1.0)
     assert len({one["query"] for one in questions_of(tmp_path, 10, seed=3)}) == 1
     monkeypatch.setattr(bench_anytime_session, "AGAIN", 0.0)
