@@ -40,7 +40,7 @@ KILL_EVERY_S = (0.3, 3.0)  # from, to
 N_KILLS = 12
 WORKERS = 0.6  # of the kills, where there is a worker
 BUILDER_EVERY_S, N_BUILDER_KILLS = (3.0, 9.0), 4  # while what was ordered is built: a builder loads its model for some seconds
-BUILDER = b"serve.building"  # what a builder's command line says
+ROLES = {b"serve.building": "builder", b"cluster.host_process": "host"}  # what command lines say; others read
 N_CLIENTS = 2
 PAUSE_S = 0.02
 ORPHANS_S = 15.0  # in which what a killed server had started must end
@@ -134,12 +134,13 @@ def workers(store: str, server: int) -> list[int]:
     return sorted(found - {server})
 
 
-def is_builder(pid: int) -> bool:
-    """Whether a process builds layers."""
+def role(pid: int) -> str:
+    """What a process does for its server."""
     try:
-        return BUILDER in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # ended meanwhile
+        return "reader"
+    return next((what for said, what in ROLES.items() if said in line), "reader")
 
 
 def _alive(pid: int) -> bool:
@@ -245,7 +246,7 @@ def _disturbed(
             below = workers(server.store, server.pid)
             if below and drawn.random() < WORKERS:
                 hit = drawn.choice(below)
-                what = "builder" if is_builder(hit) else "worker"
+                what = role(hit)
                 with suppress(ProcessLookupError):
                     os.kill(hit, signal.SIGKILL)
                     killed[what] += 1
@@ -268,7 +269,7 @@ def _disturbed(
                 raise BadSpec(f"What was ordered was not built after the kills: {json.dumps(built(server))}\n{server.said()}")
             progress("builder", far["built"] if ordered else 0, far["documents"] if ordered else 0, "documents")
             if killed["builder"] < N_BUILDER_KILLS and time.monotonic() > strike_at:
-                for pid in filter(is_builder, workers(server.store, server.pid)):
+                for pid in (pid for pid in workers(server.store, server.pid) if role(pid) == "builder"):
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                         killed["builder"] += 1
