@@ -1,4 +1,4 @@
-"""A store served by this process: serve."""
+"""A store served by this machine: serve."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def serve(
     plugin: Annotated[list[str] | None, typer.Option(help="Module that registers functions, embedders, …; repeatable.")] = None,
     audit: Annotated[str | None, typer.Option(help="Where each request is told of: a file, or stderr (SONDAGE_AUDIT).")] = None,
 ) -> None:
-    """Serve a store from this process, without Ray."""
+    """Serve a store from this machine, without Ray: one process answers, another one beside it searches."""
     import socket
     from functools import partial
 
