@@ -137,7 +137,8 @@ def _search(rows: ShardRows, query: SpaceQuery, within: Sequence[Array], k: int,
         for block, mask in zip(rows.blocks, within, strict=True):
             allowed[shard.views[block.view].entry_docs[block.entries[mask]]] = True
     held = _Best(k)
-    todo = deque((view, reader) for view in shard.views if isinstance(reader := view.readers.get(shard.spaces[query.space].id), VectorReader))
+    of_views = ((view, view.readers.get(shard.spaces[query.space].id)) for view in shard.views)
+    todo = deque((view, reader) for view, reader in of_views if isinstance(reader, VectorReader))
 
     def work() -> None:
         while todo:
