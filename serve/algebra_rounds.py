@@ -4,7 +4,8 @@ All sub-queries that wait for nothing ride in one plan, whatever operators join 
 what the others bring, so operators need no call of their own. The second operand of `then` and `seed`, and what is negated, brings nothing
 itself (`SpaceQuery.finds`): it is only asked of the documents that others bring. A bridge needs its keys first, so what it asks goes with
 the next plan; sub-queries that it is to be combined with ride along once more and score what it brings, and their own documents are given
-to it (`Plan.given`). All rounds share the request's budget: what there was no time for is left out, and named.
+to it (`Plan.given`). All rounds share the request's budget: what there was no time for is left out, named, and asked if the request
+goes on (`Rounds.resume`).
 """
 
 import time
@@ -18,8 +19,12 @@ from serve.algebra import Algebra, Crossed, Result, same
 from serve.algebra_schema import Bridge, Cut, Operator, Place, Search, Seed, Text, Then, operands, places
 from serve.algebra_tables import by_question, carried, columns_of
 from serve.algebra_text import key_written, written
+from serve.anytime.learned import gains
+from serve.anytime.planning import could_change, is_enough
+from serve.anytime.search import LATE, on_the_fly_s
 from serve.bridges import Giver, Key, asked_with, keys_of_hits, keys_of_text
 from serve.cascades import Stage, cuts, stage
+from serve.certificate import trusted
 from serve.couplings import Coupled, check, couple, located
 from serve.evidence import Fused, SpaceFacts
 from serve.filters import parse_paths, parse_where, scope
@@ -46,8 +51,9 @@ WHOLE_LINES = LinesAround(0, 0)  # what keys are taken from
 
 @dataclass(eq=False)
 class Asked:
-    """A sub-query as it is asked. finds: whether it brings documents; late: spaces whose questions there was no time to make; round: in
-    which it was asked first, from 1."""
+    """A sub-query as it is asked. at: where it stands in the request; finds: whether it brings documents; bridge: over which its key came;
+    left_out: its spaces that are not asked for its goal, and why; late: spaces whose questions there was no time to make; round: in which
+    it was asked first, from 1."""
 
     node: Search
     name: str
@@ -56,6 +62,9 @@ class Asked:
     prepared: list[SpaceQuery]
     reasons: dict[str, str]
     finds: bool
+    at: str
+    bridge: str
+    left_out: Mapping[str, str]
     late: frozenset[str] = frozenset()
     round: int | None = None
     answer: "Answer | None" = None
@@ -96,8 +105,10 @@ class Crossing:
 class Rounds:
     """One combined request being carried out, round by round.
 
-    asked: sub-queries by `same`, in the order in which they were prepared; shown: those of the last table, to which `Result.shown` refers.
-    plan, table: of the last round, and its candidates, as all its questions see them. missed: coverage of what there was no time to ask.
+    generation: that answers. asked: sub-queries by `same`, in the order in which they were prepared; shown: those of the last table, to
+    which `Result.shown` refers.
+    n_candidates: documents that each space lists. plan, table: of the last round, and its candidates, as all its questions see them.
+    missed: coverage of what there was no time to ask.
     cuts: of the tree; kept: by `same`, what they left (`Algebra.kept`).
     """
 
@@ -111,9 +122,9 @@ class Rounds:
         budget: Budget,
         laps: Laps,
     ):
-        self._coordinator, self._generation, self._request, self._budget, self._laps = coordinator, generation, request, budget, laps
+        self._coordinator, self.generation, self._request, self._budget, self._laps = coordinator, generation, request, budget, laps
         self._places: dict[str, tuple[Place, str]] = {}  # by `same`, with the name of the sub-query
-        self._n_candidates, self._n_details = n_candidates, n_details
+        self.n_candidates, self._n_details = n_candidates, n_details
         context = request.context
         size = EXCERPT_BYTES if context is None else LinesAround(context.before, context.after)
         self.plan = Plan(where=scope(request.paths, request.where), queries=(), excerpt_size=size)
@@ -126,25 +137,21 @@ class Rounds:
         self.cuts: list[Cut] = []
         self.kept: dict[str, tuple[int, int]] = {}
         self.n_rounds = 0
+        self._root: Operator | None = None
+        self._again = b""  # content hashes of what sub-queries had found that are asked anew
         self._questions_end = time.monotonic()  # of those for the next round
 
     async def run(self, root: Operator, reserve_s: float) -> tuple[Result, Algebra]:
-        """The result of a tree, over the documents of `table`. reserve_s: what is to be left of the budget for what follows.
-        Raises BadQuery, Overloaded."""
-        self.cuts = list({same(cut): cut for cut in cuts(root)}.values())
-        for number, place in enumerate(places(root), 1):
-            known, name = self._places.get(same(place.search), (place, place.search.search.name or str(number)))
-            finds, template = known.finds or place.finds, known.template and place.template
-            self._places[same(place.search)] = replace(known, finds=finds, template=template), name
+        """The result of a tree, over the documents of `table`. reserve_s: what is to be left of the budget for what follows. Called again
+        after `resume`. Raises BadQuery, Overloaded."""
         self._questions_end = self._half_of(reserve_s)
-        for place, name in self._places.values():
-            self._check(place)
-            if not place.template:
-                await self._prepare(place.search, name, place.at, place.finds)
-        for bridge in open_bridges(root, self.crossings):
-            if isinstance(bridge.bridge.source, Text):  # whose keys are known before anything is asked
-                await self._cross(bridge, ())
-        self._laps.end("prepare")
+        if self._root is None:
+            await self._begin(root)
+        else:
+            for asked in [asked for asked in self.asked.values() if asked.late and asked.answer is None]:
+                made = await self._prepare(asked.node, asked.name, asked.at, asked.finds, asked.bridge)
+                made.round = asked.round
+        self._root = root
         while True:
             left_s = self._budget.remaining_s - reserve_s
             await self._round(root, max(left_s / (1 + open_rounds(root, self.crossings)), 0.001))
@@ -167,6 +174,43 @@ class Rounds:
         self.missed += self._late_spaces(unmade, "the question of this space was not made in time")
         return result, algebra
 
+    async def _begin(self, root: Operator) -> None:
+        """Make the questions of all that waits for no key."""
+        self.cuts = list({same(cut): cut for cut in cuts(root)}.values())
+        for number, place in enumerate(places(root), 1):
+            known, name = self._places.get(same(place.search), (place, place.search.search.name or str(number)))
+            finds, template = known.finds or place.finds, known.template and place.template
+            self._places[same(place.search)] = replace(known, finds=finds, template=template), name
+        for place, name in self._places.values():
+            self._check(place)
+            if not place.template:
+                await self._prepare(place.search, name, place.at, place.finds)
+        for bridge in open_bridges(root, self.crossings):
+            if isinstance(bridge.bridge.source, Text):  # whose keys are known before anything is asked
+                await self._cross(bridge, ())
+        self._laps.end("prepare")
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether more time would bring more."""
+        is_open = self._root is not None and any(True for _ in open_bridges(self._root, self.crossings))
+        return is_open or any(asked.answer is None for asked in self.asked.values()) or any(map(_is_late, self.shown))
+
+    @property
+    def size_bytes(self) -> int:
+        """About what is held of it."""
+        columns = (array.nbytes for asked in self.asked.values() if asked.answer is not None for array in _arrays(asked.answer.found))
+        return sum(columns) + sum(len(detail.entries) * 200 + 1_000 for detail in self.table.details.values())
+
+    def resume(self, request: SearchRequest, budget: Budget, laps: Laps) -> None:
+        """Go on with more time: sub-queries that were cut off are asked anew, those that looked everywhere only of what these bring, and
+        bridges that were not crossed are. Keys that went over a bridge stay what they were."""
+        self._request, self._budget, self._laps, self.missed = request, budget, laps, []
+        again = [asked for asked in self.shown if _is_late(asked)]
+        self._again = self._documents_of(again)
+        for asked in again:
+            asked.answer = None
+
     def _half_of(self, reserve_s: float) -> float:
         """When half of the time that is left will be over, for making questions at most: the other half is for asking them."""
         return time.monotonic() + max(self._budget.remaining_s - reserve_s, 0.0) / 2
@@ -186,8 +230,8 @@ class Rounds:
         parse_where(asked.where, f"{at}.where")
         try:
             request = self._request_of(place.search)
-            spaces_to_ask(self._generation, request)
-            check(request, self._generation.spaces)
+            spaces_to_ask(self.generation, request)
+            check(request, self.generation.spaces)
         except BadQuery as error:
             raise BadQuery(f"{at}: {error}", at=f"{at}.{error.at}" if error.at else at) from None
 
@@ -200,10 +244,12 @@ class Rounds:
     async def _prepare(self, search: Search, name: str, at: str, finds: bool, bridge: str = "") -> Asked:
         """Raises BadQuery for what is no question of a layer that was named."""
         request = self._request_of(search)
-        names = spaces_to_ask(self._generation, request)
+        names = spaces_to_ask(self.generation, request)
+        left_out = self._left_out(request, names)
+        names = [name for name in names if name not in left_out]
         left_s = self._questions_end - time.monotonic()
         try:
-            made = await made_within(self._coordinator, self._generation, request, names, left_s)
+            made = await made_within(self._coordinator, self.generation, request, names, left_s)
         except BadQuery as error:
             raise BadQuery(f"{at}.search: {error}", at=f"{at}.search") from None
         own = scope(search.search.paths, search.search.where)
@@ -211,8 +257,22 @@ class Rounds:
         for query in made.prepared:
             where = simplify(own if query.where is None else And((own, query.where)))
             queries.append(replace(query, where=None if where == Everything() else where, finds=finds, bridge=bridge))
-        self.asked[same(search)] = asked = Asked(search, name, request, names, queries, made.reasons, finds, made.late)
+        reasons = made.reasons | left_out
+        asked = Asked(search, name, request, [*names, *left_out], queries, reasons, finds, at, bridge, left_out, made.late)
+        self.asked[same(search)] = asked
         return asked
+
+    def _left_out(self, request: SearchRequest, names: Sequence[str]) -> dict[str, str]:
+        """Of a sub-query that is to be fast, the dearest spaces that together are expected to change next to nothing, and that they are."""
+        spaces, learned = self.generation.spaces, self._coordinator.learned.of(request.corpus)
+        counts = trusted({name: spaces[name].layer for name in names}, self.generation.nulls)
+        gain = gains(learned, names, {name: low for name, (low, _) in counts.items()})
+        found: list[str] = []
+        for name in sorted(names, key=lambda name: (-learned.of(name).prepare_s.mean - learned.of(name).search_s.mean, name)):
+            if len(found) + 1 < len(names) and is_enough(request.goal, could_change([(gain[one], 1.0) for one in (*found, name)])):
+                found.append(name)
+        why = "left out: it would hardly change the first hits, and fast is wanted"
+        return dict.fromkeys(found, why)
 
     # --- rounds ------------------------------------------------------------------------------------------------------------------------
 
@@ -224,19 +284,20 @@ class Rounds:
             return
         self.n_rounds += 1
         queries = [replace(query, finds=query.finds and asked.answer is None) for asked in live for query in asked.prepared]
-        given = self._documents_of(before)
-        corpus = self._generation.root
+        given, self._again = self._documents_of(before) + self._again, b""
+        corpus = self.generation.root
         plan = replace(
             self.plan,
             queries=tuple(queries),
-            n_candidates=self._n_candidates,
+            n_candidates=self.n_candidates,
             n_details=self._n_details,
             budget_s=seconds,
+            on_the_fly_s=on_the_fly_s(self._request.goal, seconds),
             words=tuple(dict.fromkeys(word for asked in live for word in query_words(asked.request.query))),
             given=given,
         )
         parts = await self._coordinator.searcher.search(corpus.corpus, corpus.generation, len(corpus.shards), plan) if queries else []
-        table = merge(parts, self._n_candidates, given) if parts else nothing(len(queries))
+        table = merge(parts, self.n_candidates, given) if parts else nothing(len(queries))
         statuses = by_question(queries, table.status)
         low = 0
         for asked in live:
@@ -245,7 +306,7 @@ class Rounds:
             if asked.answer is not None:
                 columns = carried(asked.answer.found, columns)
             else:
-                asked.round = self.n_rounds
+                asked.round = asked.round or self.n_rounds
             asked.answer = self._answer(asked, columns)
             low = high
         self.plan, self.table, self.shown = plan, table, live
@@ -255,10 +316,10 @@ class Rounds:
         """What a sub-query's columns come to, as `Coordinator.search` finds it for a whole request."""
         if not asked.prepared:
             return Answer(found, [], None, None, np.zeros(0, np.int64), "none", "nothing was asked of any space")
-        facts = facts_of(self._generation, asked.prepared, found)
+        facts = facts_of(self.generation, asked.prepared, found)
         if not asked.finds:  # the best of some documents is no measure of what the corpus has
             facts = [replace(fact, whole=False) for fact in facts]
-        fused, verdict, why = evidence_of(self._generation, asked.request, facts, asked.reasons, found)
+        fused, verdict, why = evidence_of(self.generation, asked.request, facts, asked.reasons, found)
         coupled = couple(asked.request, facts, fused, found, explicit=explicit(asked.request))
         beside = fused.fused > 0
         beside[coupled.ranking] = False
@@ -283,13 +344,13 @@ class Rounds:
             answered[same(asked.node)] = Result(answer.order, evidence, log_evalues, shown, answer.verdict, answer.why)
         crossed = {key: crossing.crossed for key, crossing in self.crossings.items()}
         depths = {same(cut): depth for cut in self.cuts if (depth := self.stage(cut).depth) is not None}
-        return Algebra(self.table.hashes, self._generation.root.n_docs, answered, crossed, depths)
+        return Algebra(self.table.hashes, self.generation.root.n_docs, answered, crossed, depths)
 
     def stage(self, cut: Cut) -> Stage:
         """How deep a cut goes, by what its search asks."""
         asked = self.asked.get(same(cut.cut.of))
-        kinds = None if asked is None else {query.space: self._generation.spaces[query.space].layer.null for query in asked.prepared}
-        return stage(cut, kinds, self._generation.nulls)
+        kinds = None if asked is None else {query.space: self.generation.spaces[query.space].layer.null for query in asked.prepared}
+        return stage(cut, kinds, self.generation.nulls)
 
     # --- bridges -----------------------------------------------------------------------------------------------------------------------
 
@@ -332,7 +393,7 @@ class Rounds:
 
     async def _givers(self, found: Result, rows: Array) -> list[Giver]:
         """The hits of these rows, with what hosts say of them."""
-        corpus, spans = self._generation.root, {}
+        corpus, spans = self.generation.root, {}
         for row in rows.tolist():
             fused = self.shown[int(found.shown[row])].answer.fused
             spans[self.table.hashes[row].tobytes()] = ((int(fused.starts[row]), int(fused.ends[row])),)
@@ -349,12 +410,21 @@ class Rounds:
 
     def _late(self, search: Search) -> list[LayerStatus]:
         """The coverage of a sub-query that there was no time for."""
-        names = spaces_to_ask(self._generation, self._request_of(search))
+        names = spaces_to_ask(self.generation, self._request_of(search))
         return self._late_spaces(names, "the time budget ended before the round in which this is asked")
 
     def _late_spaces(self, names: Sequence[str], reason: str) -> list[LayerStatus]:
-        corpus = self._generation.root
+        corpus = self.generation.root
         return [LayerStatus(name, shard.shard, "late", 0, corpus.n_docs, reason) for name in names for shard in corpus.shards]
+
+
+def _is_late(asked: Asked) -> bool:
+    """Whether a sub-query was asked, and its time ended before it had looked everywhere, or all its questions were made."""
+    return asked.answer is not None and (bool(asked.late) or any(one.state in LATE for one in asked.answer.found.status))
+
+
+def _arrays(found: Candidates) -> Iterator[Array]:
+    yield from (found.hashes, found.generated, found.scores, found.starts, found.ends)
 
 
 # --- trees ---------------------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from serve.algebra_rounds import Asked, Crossing, Rounds
 from serve.algebra_schema import Cut, Operator, operands
 from serve.algebra_text import written
 from serve.answers import evalue_of, highlighter_of, hits_out, layer_infos, layer_times
+from serve.anytime.search import WIDE
 from serve.cascades import told
 from serve.combined_schema import BridgeKey, Combined, Part, SubAnswer
 from serve.couplings import with_weights
@@ -34,10 +35,18 @@ async def combine(
     generation = await coordinator.generation(request, cursor)
     root, tree = generation.root, request.combine
     offset = cursor.offset if cursor else 0
-    n_candidates = cursor.n_candidates if cursor else max(N_CANDIDATES, request.k, *_wanted(tree))
+    wide = WIDE if request.goal == "wide" else 1
+    n_candidates = cursor.n_candidates if cursor else max(wide * N_CANDIDATES, request.k, *_wanted(tree))
     reserve_s = answer_s + (stage.share_s(budget.remaining_s) if stage else 0.0)
     n_details = 2 * min(request.k, 10) if offset == 0 else 0
-    rounds = Rounds(coordinator, generation, request, n_candidates, n_details, budget, laps)
+    kept = coordinator.unfinished.take(request.continue_, identity(request)) if request.continue_ is not None else None
+    if kept is None:
+        rounds = Rounds(coordinator, generation, request, n_candidates, n_details, budget, laps)
+    else:
+        assert isinstance(kept, Rounds)  # of the same request
+        rounds, generation, n_candidates = kept, kept.generation, kept.n_candidates
+        root = generation.root
+        rounds.resume(request, budget, laps)
     result, algebra = await rounds.run(tree, reserve_s)
     laps.end("combine")
     verdict, why = result.verdict, result.why
@@ -62,6 +71,7 @@ async def combine(
     if following:
         coordinator.generations.pin(root.corpus, root.generation)
     status = [(asked.name, one) for asked in rounds.asked.values() if asked.answer is not None for one in asked.answer.found.status]
+    status += [(asked.name, one) for asked in rounds.asked.values() for one in _passed_over(generation, asked)]
     status += [("", one) for one in rounds.missed]
     return SearchAnswer(
         corpus=root.corpus,
@@ -79,6 +89,8 @@ async def combine(
         coverage=[_coverage(name, one) for name, one in status],
         combined=_told(tree, rounds, algebra),
         rerank=reranked.info if reranked else None,
+        continue_=coordinator.unfinished.keep(rounds, identity(request), rounds.size_bytes) if rounds.unfinished else None,
+        resumed=None if request.continue_ is None else kept is not None,
         timings_ms=laps.ms | {"total": laps.total_ms} | layer_times(one for _, one in status),
     )
 
@@ -167,6 +179,12 @@ def _layers(generation: Generation, asked: Asked) -> list[LayerInfo]:
         if asked.request.explain:
             infos = explained(infos, asked.request, generation, asked.prepared, answer.facts, answer.found, answer.fused)
     return [info.model_copy(update={"part": asked.name}) for info in infos]
+
+
+def _passed_over(generation: Generation, asked: Asked) -> list[LayerStatus]:
+    """Coverage of the spaces of a sub-query that were left out because it was to be fast."""
+    root = generation.root
+    return [LayerStatus(name, ref.shard, "late", 0, root.n_docs, why) for name, why in asked.left_out.items() for ref in root.shards]
 
 
 def _coverage(name: str, one: LayerStatus) -> Coverage:

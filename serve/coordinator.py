@@ -229,6 +229,7 @@ class Coordinator:
         """A search with its questions made, as far as they take no time; or one that goes on where it was cut off."""
         kept = self.unfinished.take(request.continue_, request_identity(request)) if request.continue_ is not None else None
         if kept is not None:
+            assert isinstance(kept, Search)  # of the same request
             kept.resume(request, budget, laps)
             return kept
         generation = await self.generation(request, cursor)

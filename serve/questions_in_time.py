@@ -62,6 +62,7 @@ async def _made(
     loop, is_long = asyncio.get_running_loop(), coordinator.is_long(request)
     times = {name: takes_s(coordinator, generation, name) for name in names}
     dear = [name for name in names if is_long or times[name][0] >= QUESTION_S]
+    asking.check_forms(dear)  # the others are made now
     quick = asking.begin([name for name in names if name not in dear])
     quick.run()
     done, left_s = quick.done(), ends - loop.time()

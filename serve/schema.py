@@ -126,8 +126,6 @@ class SearchRequest(Edge):
         if self.combine is not None and asked_beside:
             problem = "combine has sub-queries that say what is asked; move {fields} into them"
             raise PydanticCustomError("asked_twice", problem, {"fields": ", ".join(asked_beside)})
-        if self.combine is not None and (self.continue_ or self.goal != "balanced"):
-            raise PydanticCustomError("combined_goal", "a combined request has no goal and does not continue; leave them out", {})
         if self.continue_ is not None and self.cursor is not None:
             raise PydanticCustomError("two_ways_on", "cursor gives further hits, continue more time; send one of them", {})
         if self.combine is not None and (self.feedback or self.translate):

@@ -46,6 +46,12 @@ LATE = frozenset(("late",))  # those that more time changes: what is broken or g
 WAIT_S = 0.001  # for questions that take long, at least: they may be there
 
 
+def on_the_fly_s(goal: str, left_s: float) -> float:
+    """Most seconds in which hosts may encode what a search finds and a space has no index of."""
+    share, most_s = ON_THE_FLY[goal]
+    return max(min(share * left_s, most_s), 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class UnderWay:
     """A question that is being made in a thread. since: as `time.monotonic` gives it."""
@@ -314,14 +320,14 @@ class Search:
         """What hosts are asked, with the questions so far."""
         context = self.request.context
         # A joint ranking says what no other document can reach: of those that nobody encoded, nobody knows.
-        share, most_s = ON_THE_FLY["fast" if self.request.coupling.name == "joint" else self.request.goal]
+        goal = "fast" if self.request.coupling.name == "joint" else self.request.goal
         return Plan(
             where=self._where,
             queries=self.queries,
             n_candidates=self.n_candidates,
             n_details=0,
             budget_s=max(self.left_s, 0.001),
-            on_the_fly_s=max(min(share * self.left_s, most_s), 0.0),
+            on_the_fly_s=on_the_fly_s(goal, self.left_s),
             words=self._words,
             excerpt_size=EXCERPT_BYTES if context is None else LinesAround(context.before, context.after),
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shards.errors import BadQuery
 
 if TYPE_CHECKING:
+    from serve.algebra_rounds import Rounds
     from serve.anytime.search import Search
 
 KEPT_S = 60.0  # that a search is kept
@@ -22,13 +23,13 @@ class Unfinished:
         self, clock: Callable[[], float] = time.monotonic, most: int = MOST, kept_s: float = KEPT_S, most_bytes: int = MOST_BYTES
     ):
         self._clock, self._most, self._kept_s, self._most_bytes = clock, most, kept_s, most_bytes
-        self._kept: OrderedDict[str, tuple[float, str, Search, int]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[float, str, Search | Rounds, int]] = OrderedDict()
         self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, search: "Search", request: str, size_bytes: int) -> str:
+    def keep(self, search: "Search | Rounds", request: str, size_bytes: int) -> str:
         """A token for a search. request: what must be the same of a request that goes on with it."""
         token = secrets.token_urlsafe(12)
         self._kept[token] = self._clock() + self._kept_s, request, search, size_bytes
@@ -44,10 +45,10 @@ class Unfinished:
     def _drop(self, token: str) -> None:
         self.size_bytes -= self._kept.pop(token)[3]
 
-    def take(self, token: str, request: str) -> "Search | None":
+    def take(self, token: str, request: str) -> "Search | Rounds | None":
         """The search of a token, which is then nobody else's; None where it is not here (any more): another process may have had it.
 
-        Raises BadQuery for a token of another request.
+        A combined request gets what was combined. Raises BadQuery for a token of another request.
         """
         found = self._kept.get(token)
         if found is None or found[0] < self._clock():
