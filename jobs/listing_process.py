@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from shards.corpus import list_source
 from shards.errors import SondageError
 from shards.listing import Listing
+from shards.memory import uncollected
 from shards.roots import Source
 
 
@@ -26,13 +27,11 @@ class Lister:
 
     def listing(self) -> Listing:
         """What the source holds, waited for. Raises as `list_source`. Where the process died, this one lists."""
-        gc.disable()  # it would look thrice at each of a hundred thousand new tuples, none of which is garbage
-        try:
-            found = self._heard.recv()
-        except (EOFError, OSError):  # it was killed, perhaps amid its answer
-            found = list_source(self.source)
-        finally:
-            gc.enable()
+        with uncollected():  # the collector would look thrice at each of a hundred thousand new tuples, none of which is garbage
+            try:
+                found = self._heard.recv()
+            except (EOFError, OSError):  # it was killed, perhaps amid its answer
+                found = list_source(self.source)
         if isinstance(found, SondageError):
             raise found
         assert isinstance(found, Listing)
