@@ -1,6 +1,7 @@
 """The same interface without Ray: one host, in this process or beside it, its searches in threads."""
 
 import asyncio
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -20,11 +21,13 @@ from shards.types import EXCERPT_BYTES, Candidates, Detail, LinesAround
 
 Result = TypeVar("Result")
 
+PATIENT_S = 1.0  # what has no deadline waits behind searches that have less time than this, and before those that have more
+
 
 class LocalSearcher:
     """`Searcher` over one host. Where it is a process of its own (`cluster.host_process`), threads wait for it.
 
-    threads: calls that run at once; more wait. queue: how many may wait before callers are refused (429). Details have a thread of their
+    threads: calls that run at once; more wait, and those go first whose time ends first. queue: how many may wait before callers are refused (429). Details have a thread of their
     own: a search that has found its hits must not wait, at its deadline, for others that have only begun.
     """
 
@@ -131,7 +134,7 @@ class LocalSearcher:
         begun, future = loop.time(), None
         try:
             async with asyncio.timeout(budget_s):
-                await threads.free.acquire()
+                await threads.take(begun + (PATIENT_S if budget_s is None else budget_s))
                 remaining_s = math.inf if budget_s is None else budget_s - (loop.time() - begun)
                 future = loop.run_in_executor(threads.pool, work, remaining_s)
                 future.add_done_callback(threads.done)
@@ -143,13 +146,38 @@ class LocalSearcher:
 
 
 class _Threads:
-    """So many threads of one name. free: those that nothing runs in."""
+    """So many threads of one name, for those first whose time ends first. For one event loop."""
 
     def __init__(self, n: int, name: str):
         self.pool = ThreadPoolExecutor(n, thread_name_prefix=name)
-        self.free = asyncio.Semaphore(n)
+        self._free = n
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []  # a heap: deadline, in which order they came
+        self._came = itertools.count()
+
+    async def take(self, deadline: float) -> None:
+        """Wait for one."""
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (deadline, next(self._came), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was given at the same moment
+                self._give()
+            raise
 
     def done(self, future: "asyncio.Future[Any]") -> None:
-        self.free.release()
+        """What was begun in one has ended."""
+        self._give()
         if not future.cancelled():
             future.exception()  # looked at, in case nobody waits any more
+
+    def _give(self) -> None:
+        while self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1

@@ -111,3 +111,18 @@ def test_beyond_the_queue_callers_are_refused(host):
         await asyncio.gather(*asked)
 
     run(host, story, threads=1, queue=1)
+
+
+def test_who_has_least_time_goes_first_and_a_turn_that_nobody_takes_goes_to_the_next(host):
+    async def story(searcher):
+        first = asyncio.ensure_future(searcher.search("c", 1, N_SHARDS, plan()))
+        await asyncio.sleep(0)
+        waits = [asyncio.ensure_future(searcher.search("c", 1, N_SHARDS, plan(s))) for s in (19.0, 12.0, 15.0, 0.01)]
+        given_up = asyncio.ensure_future(searcher.search("c", 1, N_SHARDS, plan(9.0)))
+        assert {status.state for status in (await waits.pop())[0].status} == {"late"}
+        given_up.cancel()
+        host.gate.set()
+        await asyncio.gather(first, *waits)
+        assert [round(seconds + 0.02) for seconds in host.given] == [20, 12, 15, 19]
+
+    run(host, story, threads=1)
