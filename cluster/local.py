@@ -27,8 +27,9 @@ PATIENT_S = 1.0  # what has no deadline waits behind searches that have less tim
 class LocalSearcher:
     """`Searcher` over one host. Where it is a process of its own (`cluster.host_process`), threads wait for it.
 
-    threads: calls that run at once; more wait, and those go first whose time ends first. queue: how many may wait before callers are refused (429). Details have a thread of their
-    own: a search that has found its hits must not wait, at its deadline, for others that have only begun.
+    threads: calls that run at once; more wait, and those go first whose time ends first. queue: how many may wait before callers are
+    refused (429). Details have a thread of their own: a search that has found its hits must not wait, at its deadline, for others that
+    have only begun.
     """
 
     def __init__(self, host: Host | HostProcess, threads: int = 2, queue: int = 256):
