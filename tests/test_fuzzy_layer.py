@@ -295,3 +295,23 @@ def test_answers_do_not_depend_on_shards_and_say_what_was_asked(tmp_path):
     (refined,) = (info for info in answers[1][3].layers if info.name == "fuzzy")
     assert (refined.asked, refined.n_matched) == ("evicton (like eviction); in what other layers find", 0)
     assert "fuzzy" in {signal.layer for signal in answers[1][3].hits[0].signals}
+
+
+def test_words_are_the_same_whatever_is_copied_and_counted_at_once(monkeypatch):
+    from shards import fuzzy_vocabulary, fuzzy_words
+    from shards.arrays import pack_strings
+    from shards.postings import term_hashes
+
+    monkeypatch.setattr(fuzzy_words, "PORTION", 2)
+    monkeypatch.setattr(fuzzy_vocabulary, "COUNTED", 5)
+    parts = []
+    for words in (["bridge", "éclair", "river"], ["bridge", "straße", "ünder", "water", "rain"], []):
+        ordered = [words[i].encode() for i in np.argsort(term_hashes(words))]
+        blob, offsets = pack_strings(ordered)
+        hashes = np.sort(term_hashes(words))
+        counts = {"frequencies": np.ones(len(words), np.uint32), "n_units": np.array([1])}
+        parts.append((1, {"term_hashes": hashes, "word_blob": blob, "word_offsets": offsets, **counts}))
+    found = fuzzy_vocabulary.Vocabulary.collect(parts)
+    assert sorted(found.words(np.arange(7))) == ["bridge", "rain", "river", "straße", "water", "éclair", "ünder"]
+    assert found.sizes(np.arange(7)).tolist() == [len(word) for word in found.words(np.arange(7))]
+    assert found.frequency_of("bridge") == 2
