@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -139,6 +140,8 @@ class HostProcess:
 
 def main() -> None:
     """The process: settings come from standard input, where it listens goes to standard output; it ends when its standard input does."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal, or a service manager, tells all: the server answers what it has begun
+        signal.signal(number, signal.SIG_IGN)
     settings: HostSettings = pickle.load(sys.stdin.buffer)
     with contextlib.suppress(OSError):
         os.nice(NICE)

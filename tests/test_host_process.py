@@ -37,6 +37,9 @@ def test_a_host_apart_answers_is_started_again_when_it_ends_and_ends_with_its_se
             host.document("none", 1, bytes(20))
         (answer,) = host.search([HostRequest("none", 1, (0,), plan())])
         assert [status.state for status in answer.status] == ["failed"]
+        os.kill(first, signal.SIGINT)  # as a terminal does to all at once: its server goes on until it has answered
+        os.kill(first, signal.SIGTERM)
+        assert host.status()["pid"] == first
         os.kill(first, signal.SIGKILL)
         eventually(lambda: host.pid == 0)
         assert host.status()["pid"] == host.pid not in (0, first)
