@@ -182,6 +182,12 @@ class Shard:
             kinds[inside] = number[documents.kinds[view.entry_docs[inside] - owner.base]]
         return kinds, names
 
+    @staticmethod
+    def built(space: Space, view: View) -> Array:
+        """The rows of a view that a space whose layer is `in_part` is built for: (n,) bool."""
+        arrays = view.segment.layer(space.id) if space.id in view.readers else None
+        return np.zeros(len(view.live_docs), bool) if arrays is None else np.asarray(arrays["in_scope"], bool)
+
     def n_units(self, space: str) -> int:
         """Live units of a space on this shard."""
         return sum(v.readers[self.spaces[space].id].n_units for v in self.views if self.spaces[space].id in v.readers)
@@ -499,14 +505,17 @@ class Searched:
                 for at, scored in part.shard.score(query, numbers[missing] - part.base, where, part.entries, budget):
                     table.put(s, missing[at], scored)
                     missed[i] += int(np.count_nonzero(np.isnan(scored.scores))) if budget.expired else 0
-                self._took(part, s, time.monotonic() - begun)
+                self._took(part, query.space, time.monotonic() - begun)
         return missed
 
-    def _took(self, part: Finding, s: int, seconds: float) -> None:
-        """A question took so much longer on a shard: what scoring takes is a cost of its space, too, by which searches are planned."""
-        told = part.status[s]
-        at = next(at for at, one in enumerate(self.status) if one is told)
-        self.status[at] = part.status[s] = replace(told, seconds=told.seconds + seconds)
+    def _took(self, part: Finding, space: str, seconds: float) -> None:
+        """A question took so much longer on a shard: what scoring takes is a cost of its space, too, by which searches are planned. (A
+        further round of a joint ranking tells nothing of the spaces that only score.)"""
+        at = next((at for at, one in enumerate(part.status) if one.space == space), None)
+        if at is not None:
+            told = part.status[at]
+            here = next(i for i, one in enumerate(self.status) if one is told)
+            self.status[here] = part.status[at] = replace(told, seconds=told.seconds + seconds)
 
     def with_unbuilt(
         self, plan: Plan, numbers: Array, table: "Table", given: Array, on_the_fly: OnTheFly, budget: Budget
