@@ -21,8 +21,9 @@ from serve.generations import Generations
 from shards.errors import BadSpec
 from shards.generation import Generation
 from shards.layers.contract import Layer, Request, Resources
+from shards.on_the_fly import OnTheFly
 from shards.plan import Plan, Predicate, SpaceQuery
-from shards.shard import Shard, Space
+from shards.shard import Shard, Space, search
 from shards.types import EXCERPT_BYTES, Budget, Candidates, Detail, LinesAround
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 class Laboratory:
     """Searches of one opened generation, which has the spaces and null models that questions are prepared and judged by, over shards."""
 
-    def __init__(self, generation: Generation, shards: Sequence[Shard], resources: Resources):
-        self.generation, self.searcher = generation, OverShards(shards)
+    def __init__(self, generation: Generation, shards: Sequence[Shard], resources: Resources, on_the_fly: OnTheFly | None = None):
+        self.generation, self.searcher = generation, OverShards(shards, on_the_fly)
         self._loop = asyncio.new_event_loop()
         self._coordinator = Coordinator(generation.store, self.searcher, resources, generation.cache)
         self._coordinator.generations = OneGeneration(generation, resources)
@@ -93,21 +94,21 @@ class OverShards:
     """`cluster.protocol.Searcher` over opened shards, each searched by itself and sent by itself, as by hosts that hold one each.
 
     What was found last is found again without a search when the very same questions are asked of the same scope, for another coupling,
-    say: searches are functions of these alone.
+    say: searches are functions of these alone, unless documents are scored on the fly.
     """
 
-    def __init__(self, shards: Sequence[Shard]):
-        self.shards = list(shards)
+    def __init__(self, shards: Sequence[Shard], on_the_fly: OnTheFly | None = None):
+        self.shards, self._on_the_fly = list(shards), on_the_fly
         self._last: tuple[tuple[SpaceQuery, ...], Predicate, int, list[Candidates]] | None = None
 
     async def search(self, corpus: str, generation: int, n_shards: int, plan: Plan) -> list[Candidates]:
-        if self._last is not None:
+        if self._last is not None and self._on_the_fly is None:
             queries, where, n_candidates, found = self._last
             same = len(queries) == len(plan.queries) and all(map(_same_question, queries, plan.queries))
             if same and where == plan.where and n_candidates == plan.n_candidates:
                 return found
         asked = replace(plan, n_details=0)
-        found = [shard.search(asked, Budget(plan.budget_s)) for shard in self.shards]
+        found = [search([shard], asked, Budget(plan.budget_s), self._on_the_fly) for shard in self.shards]
         self._last = (plan.queries, plan.where, plan.n_candidates, found)
         return found
 

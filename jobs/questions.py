@@ -1,7 +1,8 @@
 """Which further questions an evaluation asks of a corpus beside its rankings, and who answers them.
 
 E, answerability and predictors are asked of whoever serves, in this process or over HTTP, as a user would ask. What changes an index
-(`stress`, `splits`) or looks into the coordinator (`costs`) does so here, on a copy or on the generation itself, by the same code.
+(`stress`, `splits`, `partly_built`) or looks into the coordinator (`costs`) does so here, on a copy or on the generation itself, by the
+same code.
 """
 
 import argparse
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs import answered, calibration, datasets, verdicts
+from jobs.indexed import specs_of
 from jobs.metrics import Verdicts
 from jobs.sections import Section
 from shards.errors import BadSpec
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 N_CALIBRATION = 1_000  # shuffled queries: KS of true uniforms is then below 0.04 in 19 of 20 runs; and half as many foreign ones
 SPLITS = "1,4,16"
-ALONE = ("stress", "splits", "costs", "study", "certificates")  # what is done in this process, on files
+ALONE = ("stress", "splits", "costs", "study", "certificates", "partly_built")  # what is done in this process, on files
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
@@ -41,6 +43,9 @@ def add_options(p: argparse.ArgumentParser) -> None:
     group.add_argument("--certificates", action="store_true",
                        help="answers with layers withheld: is what is called final so, is as much new as expected? And the recall of cuts, "
                        "stated beside that of judged documents")  # fmt: skip
+    group.add_argument("--partly-built", action="append", default=[], metavar="LAYER",
+                       help="what a layer is worth while little of it is built, as where built=used: none, some and all of the documents, "
+                       "the rest scored on the fly; in a copy (repeatable)")  # fmt: skip
     group.add_argument(
         "--study",
         action="store_true",
@@ -60,10 +65,12 @@ def check(args: argparse.Namespace) -> None:
         raise BadSpec("--calibration N takes N >= 1.")
     if any_asked(args) and not (args.dataset or args.docstrings or args.corpus):
         raise BadSpec("Further questions are asked of a corpus: give --dataset, --docstrings or --corpus.")
-    if args.calibration is not None and not (args.dataset or args.docstrings):
-        raise BadSpec("--calibration shuffles the words of documents: give --dataset or --docstrings.")
+    for option, asked in (("calibration", args.calibration is not None), ("partly-built", args.partly_built)):
+        if asked and not (args.dataset or args.docstrings):
+            raise BadSpec(f"--{option} shuffles the words of documents: give --dataset or --docstrings.")
     if args.http and (alone := [name for name in ALONE if getattr(args, name)]):
-        raise BadSpec(f"--{alone[0]} looks into an index, which a server does not show. Leave --http out, and name the --store.")
+        option = alone[0].replace("_", "-")
+        raise BadSpec(f"--{option} looks into an index, which a server does not show. Leave --http out, and name the --store.")
 
 
 def counts(args: argparse.Namespace) -> list[int]:
@@ -111,6 +118,12 @@ def ask(
         from jobs.certificates import measure_certificates
 
         found += measure_certificates(settings, corpus, judged, args.seed, progress)
+    for name in args.partly_built:
+        from jobs.partly_built import measure_partly_built
+
+        assert documents is not None, "checked: there is a collection"
+        among = [spec.name for spec in specs_of(args)] or spaces
+        found.append(measure_partly_built(settings, corpus, judged, name, among, documents, progress))
     if args.study:
         from jobs import answered_study, fusion_study
 

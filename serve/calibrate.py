@@ -238,6 +238,11 @@ class Calibrator:
             """Surprises of what is left of the probe's source, and of the other documents that are found."""
             queries, found = self._search(generation, shards, spaces, probe.text)
             others = np.zeros(0, bool) if found is None else (found.hashes != np.frombuffer(probe.source, np.uint8)).any(axis=1)
+            if found is not None:
+                # A space that is built for some documents says nothing of the rest, which would lose against the source for that. Weights
+                # learnt from some of what there is to choose from, drawn by lot, are those of all (McFadden 1978).
+                some = [at for at, query in enumerate(queries) if generation.spaces[query.space].built == "used"]
+                others &= ~np.isnan(found.scores[:, some]).any(axis=1)
             right, rest = np.zeros(len(spaces)), np.zeros((int(others.sum()), len(spaces)))
             for at, query in enumerate(queries):
                 j, null = names.index(query.space), nulls.spaces[query.space]
@@ -270,6 +275,8 @@ class Calibrator:
         similar = [s for _, s in sorted(generation.spaces.items()) if s.layer.null == "moments" and s.layer.asked_in_words]
         # Whether it is answered here the source must tell, not texts about it.
         whole = [s for s in similar if s.name in nulls.spaces and not s.scope and _reads(s) and s.layer.origin == "source"]
+        partly = {space.name for space in similar if any(_partly(shard, space) for shard in shards)}
+        whole = [s for s in whole if s.name not in partly]
         if not similar:
             return nulls
         # Of small documents too little is left without their sentence: then more of them are looked at.
@@ -302,7 +309,7 @@ class Calibrator:
             if found is None:
                 return seen
             silent = [space.name for space in spaces if space.name not in {query.space for query in queries}]
-            facts = [_fact(generation, query) for query in queries]
+            facts = [_fact(generation, query, query.space in partly) for query in queries]
             if example.source is not None:
                 # What the source says without the sentence stands in for it. No layer scores a unit 0 that matches.
                 mine = (found.hashes == np.frombuffer(example.source, np.uint8)).all(axis=1)
@@ -413,10 +420,15 @@ def _best(query: SpaceQuery, scan: ProbeScan) -> float:
     return scan.best / (query.most or 1.0)
 
 
-def _fact(generation: Generation, query: SpaceQuery) -> SpaceFacts:
+def _fact(generation: Generation, query: SpaceQuery, partly: bool) -> SpaceFacts:
     space = generation.spaces[query.space]
     n_units = int(generation.statistics(query.space).n_units)
-    return SpaceFacts(query.space, "moments", n_units, origin=space.layer.origin, most=query.most)
+    return SpaceFacts(query.space, "moments", n_units, origin=space.layer.origin, most=query.most, partly=partly)
+
+
+def _partly(shard: Shard, space: Space) -> bool:
+    """Whether a space that is built where it is used is not built for all of a shard yet."""
+    return space.built == "used" and not all(shard.built(space, view)[view.live_docs].all() for view in shard.views)
 
 
 def _masked_reader(space: Space, masked: Documents, shards: list[Shard]) -> Reader:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from serve.evidence import Fused, SpaceFacts, fuse
 from serve.questions import explicit, silent
 from serve.schema import SearchRequest
@@ -13,13 +15,16 @@ from shards.probes import count_words
 from shards.shard import Space
 from shards.types import Candidates, LayerStatus
 
+PARTLY = frozenset(("building", "absent"))  # states of a space that has no index of some documents yet
+
 
 def facts_of(generation: Generation, prepared: Sequence[SpaceQuery], found: Candidates) -> list[SpaceFacts]:
     """What fusion has to know of the spaces that were asked, in their order."""
     facts = []
-    for query in prepared:
+    for j, query in enumerate(prepared):
         space = generation.spaces[query.space]
         exact = query.log_p is not None
+        lacking = any(s.state in PARTLY for s in found.status if s.space == query.space)
         facts.append(
             SpaceFacts(
                 name=query.space,
@@ -30,6 +35,8 @@ def facts_of(generation: Generation, prepared: Sequence[SpaceQuery], found: Cand
                 surprise=(lambda scores, layer=space.layer, query=query: layer.surprise(query, scores)) if exact else None,
                 most=query.most,
                 looked=_looked(generation, found.status, space),
+                partly=lacking and (space.built == "used" or bool(np.isnan(found.scores[:, j]).any())),
+                built=_built(found.status, query.space),
             )
         )
     return facts
@@ -41,6 +48,12 @@ def _units_in_scope(generation: Generation, space: Space, found: Candidates) -> 
     rows = sum(s.total for s in found.status if s.space == space.name)
     all_rows = generation.root.n_docs if space.layer.over == "documents" else generation.root.n_entries
     return max(1, math.ceil(n_units * min(1.0, rows / all_rows))) if all_rows and rows else max(1, n_units)
+
+
+def _built(status: Sequence[LayerStatus], space: str) -> float:
+    """The share of the scope that a space has an index of."""
+    total = sum(s.total for s in status if s.space == space)
+    return sum(s.covered for s in status if s.space == space) / total if total else 1.0
 
 
 def _looked(generation: Generation, status: Sequence[LayerStatus], space: Space) -> float:

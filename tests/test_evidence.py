@@ -117,6 +117,40 @@ def test_where_every_space_asked_is_gated_none_is_better_and_the_ranking_stays()
     assert fused.order.tolist() == [2, 1, 0]
 
 
+def partly(name, built=0.5):
+    return SpaceFacts(name, "moments", N_DOCS, partly=True, built=built)
+
+
+def test_documents_that_happen_to_have_an_index_do_not_pass_by_those_that_have_none():
+    bm25, dense = [4.0, 2.2, 2.0, 1.0], [2.0, np.nan, 2.9, np.nan]
+    found = candidates(np.column_stack([bm25, dense]), [MOMENTS, MOMENTS])
+    fused = fuse(found, [*similar("bm25"), partly("dense")], NULLS, N_DOCS)
+    alone = NULLS.spaces["bm25"].surprise(np.array(bm25))
+    counts = NULLS.spaces["dense"].surprise(np.array([2.0]))[0]  # the first is looked at, the second is not: it counts up to there
+    assert fused.fused.tolist() == pytest.approx([alone[0] + counts, *alone[1:]])
+    assert fused.order.tolist() == [0, 1, 2, 3]
+    assert fused.fused_null == "bound"  # no null was fitted on such a sum
+    assert fuse(found, similar("bm25", "dense"), NULLS, N_DOCS).order.tolist()[:2] == [0, 2], "or this test shows nothing"
+
+
+def test_what_a_partly_built_space_is_certain_of_counts_wherever_it_stands():
+    found = candidates([[4.0, np.nan], [1.0, 40.0], [2.0, 3.0]], [MOMENTS, MOMENTS])
+    fused = fuse(found, [*similar("bm25"), partly("dense")], NULLS, N_DOCS)
+    assert fused.order.tolist() == [1, 0, 2]
+    assert fused.surprises[1, 1] == NULLS.spaces["dense"].surprise(np.array([40.0]))[0] and fused.surprises[2, 1] == 0.0
+
+
+@pytest.mark.parametrize("name", ["dense", "never fitted"])
+def test_a_partly_built_space_that_cannot_be_compared_or_judged_changes_nothing(name):
+    scores = [[3.0, np.nan], [1.0, 3.0]] if name in NULLS.spaces else [[3.0, 40.0], [1.0, 3.0]]
+    nulls = replace(NULLS, fused=replace(NULLS.fused, spaces=("bm25",)))
+    found = candidates(scores, [MOMENTS, MOMENTS])
+    fused = fuse(found, [*similar("bm25"), partly(name)], nulls, N_DOCS)
+    without = fuse(candidates([[3.0], [1.0]], [MOMENTS], found.hashes), similar("bm25"), nulls, N_DOCS)
+    assert fused.fused.tolist() == without.fused.tolist() and fused.log_evalues.tolist() == without.log_evalues.tolist()
+    assert fused.fused_null == without.fused_null == "gumbel" and fused.weights.tolist() == [1.0, 0.0]
+
+
 def test_a_lone_exact_match_wins_over_noise_in_all_other_spaces():
     rng = np.random.default_rng(7)
     n = 100
