@@ -16,6 +16,10 @@ from serve.schema import Rerank
 from serve.translation_schema import Translate
 from shards.plugins import PROCESS, Plugins
 
+# Searches at once for each thread of a host that is a process of its own: one with little time has a share of a core beside those that have
+# much, instead of waiting until they end. Within this process they would take the interpreter's lock from its event loop.
+AT_ONCE = 2
+
 
 @asynccontextmanager
 async def local_coordinator(
@@ -43,7 +47,7 @@ async def local_coordinator(
         modules=settings.plugins,
     )
     beside = await asyncio.to_thread(HostProcess, settings) if apart and AVAILABLE else None
-    searcher = LocalSearcher(beside or here, settings.threads)
+    searcher = LocalSearcher(beside or here, settings.threads * (AT_ONCE if beside is not None else 1))
     coordinator = Coordinator(here.store, searcher, here.resources, here.cache, poll_s, rerank, translate=translate)
     try:
         await coordinator.start()
