@@ -614,10 +614,10 @@ def test_sub_queries_wait_for_their_questions_no_longer_than_half_of_the_time(en
         static = coordinator.learned.of("c").of("static")
         static.prepare_s = Usual(mean=0.03, n=100)  # so that it is made aside
         monkeypatch.setattr(Asking, "question", slow)
-        part = await asyncio.wait_for(coordinator.search(request(**asked, budget_ms=200)), 30)
+        part = await asyncio.wait_for(coordinator.search(request(**asked, budget_ms=1_000)), 30)
         may_end.set()
         static.prepare_s = Usual(mean=50.0, n=100)
-        unbegun = await coordinator.search(request(**asked, budget_ms=200))
+        unbegun = await coordinator.search(request(**asked, budget_ms=1_000))
         return whole, part, unbegun, static.left_out
 
     whole, part, unbegun, left_out = asyncio.run(run())
