@@ -116,6 +116,22 @@ class DocumentText:
     detail: Detail
 
 
+def text_of(shard: Shard, document: bytes, start: int = 0, end: int | None = None) -> DocumentText | None:
+    """A span of a rendition, cut outwards to whole characters; None where the shard has no such document."""
+    place = shard.find(document)
+    if place is None:
+        return None
+    view, row = place
+    text = view.segment.documents.content(row)
+    low, high = max(0, min(start, len(text))), len(text) if end is None else max(0, min(end, len(text)))
+    while 0 < low < len(text) and text[low] & 0xC0 == 0x80:
+        low -= 1
+    while high < len(text) and text[high] & 0xC0 == 0x80:
+        high += 1
+    detail = shard.detail(document, (), (), 0, Everything())
+    return DocumentText(low, high, len(text), bytes(text[low:high]).decode("utf-8", "replace"), detail)
+
+
 class Host:
     """Shards of any corpora below one store, opened on demand. Safe for many threads.
 
@@ -406,18 +422,10 @@ class Host:
         """A span of a rendition, cut outwards to whole characters. Raises NotFound."""
         number = self._generation(corpus, generation).shard_of(document)
         shard = self.shard(corpus, generation, number)
-        place = shard.find(document)
-        if place is None:
+        found = text_of(shard, document, start, end)
+        if found is None:
             raise NotFound(f"No document {document.hex()} in generation {generation} of corpus {corpus!r}.")
-        view, row = place
-        text = view.segment.documents.content(row)
-        low, high = max(0, min(start, len(text))), len(text) if end is None else max(0, min(end, len(text)))
-        while 0 < low < len(text) and text[low] & 0xC0 == 0x80:
-            low -= 1
-        while high < len(text) and text[high] & 0xC0 == 0x80:
-            high += 1
-        detail = shard.detail(document, (), (), 0, Everything())
-        return DocumentText(low, high, len(text), bytes(text[low:high]).decode("utf-8", "replace"), detail)
+        return found
 
     def status(self) -> dict[str, Any]:
         """What this process holds."""

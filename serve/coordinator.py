@@ -340,7 +340,8 @@ class Coordinator:
     async def document(
         self, corpus: str, hash_hex: str, start: int | None = None, end: int | None = None, generation: int | None = None
     ) -> dict[str, Any]:
-        """A span of a rendition by its hash, of the newest generation or another one. Raises NotFound, BadQuery."""
+        """A span of a rendition by its hash, of the newest generation or another one; where none is named, also of files that were read
+        since. Raises NotFound, BadQuery."""
         try:
             key = bytes.fromhex(hash_hex)
         except ValueError:
@@ -348,9 +349,14 @@ class Coordinator:
         if len(key) != 20:
             raise BadQuery(f"Document hash {hash_hex[:80]!r} is not 40 hexadecimal digits. Take it from a hit.")
         opened = await self.generations.get(corpus, generation)
-        piece = await self.searcher.document(
-            corpus, opened.root.generation, len(opened.root.shards), key, start or 0, end
-        )
+        live = False
+        try:
+            piece = await self.searcher.document(corpus, opened.root.generation, len(opened.root.shards), key, start or 0, end)
+        except NotFound:
+            found = await asyncio.to_thread(self.freshness.document, opened, key, start or 0, end) if generation is None else None
+            if found is None:
+                raise
+            piece, live = found, True
         return {
             "corpus": corpus,
             "generation": opened.root.generation,
@@ -359,6 +365,7 @@ class Coordinator:
             "end": piece.end,
             "size_bytes": piece.size_bytes,
             "kind": piece.detail.kind,
+            "live": live,
             "text": piece.text,
             "entries": [entry_out(e).model_dump() for e in piece.detail.entries],
         }

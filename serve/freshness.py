@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cluster.host import DocumentText, text_of
 from serve.freshness_joining import joined
 from serve.freshness_looking import READ_S, Seen, Watched, is_source, look_and_read
 from serve.freshness_schema import Freshness as Mode
@@ -71,6 +72,12 @@ class Freshness:
                 corpus.work = self._pool.submit(look_and_read, corpus, prefixes, limit, begun_s, strict)
             return Checking(request.freshness, corpus, prefixes, limit, begun_s, corpus.work, request.coupling.name != "joint")
         return Checking(request.freshness, corpus, prefixes, limit, begun_s, None, request.coupling.name != "joint")
+
+    def document(self, generation: Generation, key: bytes, start: int, end: int | None) -> DocumentText | None:
+        """A span of a file that was read since this generation; None where no such document was."""
+        corpus = self._corpora.get(generation.root.corpus)
+        live = corpus.seen.live if corpus is not None and corpus.generation is generation else None
+        return text_of(live.shard, key, start, end) if live is not None and key in live.hashes else None
 
     def waiting(self, corpus: str) -> dict[str, frozenset[tuple[str, Listed | None]]]:
         """By source, files that are known to have changed or come since the newest generation, as they are now, and paths of those that

@@ -351,7 +351,8 @@ class SearchAnswer(Edge):
 
 
 class DocumentAnswer(Edge):
-    """A piece of a rendition: its bytes [start, end), cut outwards to whole characters, of size_bytes in all."""
+    """A piece of a rendition: its bytes [start, end), cut outwards to whole characters, of size_bytes in all. live: it was read from a file
+    that changed or came since the generation, which does not hold it."""
 
     corpus: str
     generation: int
@@ -360,6 +361,7 @@ class DocumentAnswer(Edge):
     start: int
     end: int
     size_bytes: int
+    live: bool = False
     text: str
     entries: list[EntryOut]
 

@@ -14,6 +14,7 @@ from serve.coordinator import Coordinator
 from serve.freshness import prefixes_of
 from serve.schema import SearchRequest
 from shards import tree
+from shards.errors import NotFound
 from shards.freshness import CHANGED, CURRENT, UNCHECKED, VANISHED, Known, LocalCheck, entry_state
 from shards.local_folder import LocalFolder
 from shards.roots import Source
@@ -64,6 +65,25 @@ def test_an_edited_file_is_found_by_what_it_says_now_and_not_by_what_it_said(tmp
     assert new.certificate.final and new.freshness.layers == ["bm25", "names", "text"]  # all layers that were asked know it
     (trusted,) = ask(engine, "lantern of day 5", freshness="trust")
     assert "2/day-5.txt" in freshness_of(trusted) and set(freshness_of(trusted).values()) == {"unchecked"} and trusted.freshness is None
+
+
+def test_the_text_of_a_live_hit_is_read_by_its_hash_and_marked(tmp_path):
+    engine = indexed(tmp_path)
+    old = engine.search("lantern of day 4", layers=["text"]).hits[0]
+    (tmp_path / "source/2/day-5.txt").write_text("A zeppelin over the harbour of Mörk.\n")
+
+    async def run():
+        async with coordinator_of(engine) as coordinator:
+            search = SearchRequest(corpus="c", query="zeppelin", budget_ms=30_000, freshness="strict")
+            (hit,) = (await coordinator.search(search)).hits
+            whole, part = await coordinator.document("c", hit.hash), await coordinator.document("c", hit.hash, 32, 34)
+            with pytest.raises(NotFound):
+                await coordinator.document("c", hit.hash, generation=1)
+            return hit, whole, part, await coordinator.document("c", old.hash)
+
+    hit, whole, part, indexed_one = asyncio.run(run())
+    assert (hit.freshness, whole["text"], whole["live"]) == ("live", "A zeppelin over the harbour of Mörk.\n", True)
+    assert (part["text"], whole["entries"][0]["path"], indexed_one["live"]) == ("ö", "2/day-5.txt", False)
 
 
 def test_a_deleted_file_is_no_hit_and_others_take_its_place(tmp_path):
