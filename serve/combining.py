@@ -47,6 +47,8 @@ async def combine(
         rounds, generation, n_candidates = kept, kept.generation, kept.n_candidates
         root = generation.root
         rounds.resume(request, budget, laps)
+    is_newest = request.generation is None and coordinator.generations.current.get(request.corpus) is generation
+    fresh = coordinator.freshness.begin(generation, request, budget, is_newest)
     result, algebra = await rounds.run(tree, reserve_s)
     laps.end("combine")
     verdict, why = result.verdict, result.why
@@ -63,7 +65,14 @@ async def combine(
         ranking = ranking[follow(spans, pinned, offset, request.k)[0]]
     page, more = ranking[offset : offset + request.k].tolist(), len(ranking) > offset + request.k
     details = await _details(coordinator, generation, rounds, result, page, budget)
+    if fresh is not None:
+        await fresh.seen(budget.remaining_s - answer_s)
+        spans_of = {rounds.table.hashes[row].tobytes(): _span(rounds, result, row) for row in page}
+        gone = await fresh.look(details, spans_of, rounds.plan, budget)
+        page = [row for row in page if rounds.table.hashes[row].tobytes() not in gone]
     hits = _hits(page, result, rounds, generation, request, details)
+    if fresh is not None:
+        hits = [hit.model_copy(update={"freshness": fresh.of(bytes.fromhex(hit.hash))}) for hit in hits]
     if reranked is not None:
         hits = with_scores(hits, spans, reranked)
     laps.end("excerpts")
@@ -92,6 +101,7 @@ async def combine(
         continue_=coordinator.unfinished.keep(rounds, identity(request), rounds.size_bytes) if rounds.unfinished else None,
         resumed=None if request.continue_ is None else kept is not None,
         timings_ms=laps.ms | {"total": laps.total_ms} | layer_times(one for _, one in status),
+        freshness=fresh.info() if fresh is not None else None,
     )
 
 

@@ -58,20 +58,31 @@ class Freshness:
 
     def begin(self, generation: Generation, request: "SearchRequest", budget: Budget, is_newest: bool) -> "Checking | None":
         """The check of one search, which goes on beside it; None where there is nothing to check."""
-        if request.freshness == "trust" or not any(is_source(name, ref) for name, ref in generation.root.sources.items()):
+        joins = request.coupling.name != "joint" and request.combine is None
+        return self._begin(generation, request.freshness, request.paths, budget, is_newest, joins)
+
+    def aside(self, generation: Generation, budget: Budget, is_newest: bool) -> "Checking | None":
+        """The check beside a query that is about what was indexed, and says what has changed since, as far as that is known."""
+        return self._begin(generation, "check", (), budget, is_newest, joins=False)
+
+    def _begin(
+        self, generation: Generation, mode: Mode, paths: Sequence[str], budget: Budget, is_newest: bool, joins: bool
+    ) -> "Checking | None":
+        if mode == "trust" or not any(is_source(name, ref) for name, ref in generation.root.sources.items()):
             return None
         if not is_newest:
-            return Checking(request.freshness, reason="a kept generation was asked for, which is what it was")
+            return Checking(mode, reason="a kept generation was asked for, which is what it was")
         corpus = self._corpus(generation)
-        prefixes = prefixes_of(request.paths)
-        limit = Budget(max(SHARE * budget.remaining_s, LEAST_S) if request.freshness == "check" else budget.remaining_s - ANSWER_S)
-        strict = request.freshness == "strict"
+        prefixes = prefixes_of(paths)
+        limit = Budget(max(SHARE * budget.remaining_s, LEAST_S) if mode == "check" else budget.remaining_s - ANSWER_S)
+        strict = mode == "strict"
         begun_s = time.monotonic()
+        work = None
         if strict or self._is_due(corpus, prefixes):
             if corpus.work is None or corpus.work.done() or strict:
                 corpus.work = self._pool.submit(look_and_read, corpus, prefixes, limit, begun_s, strict)
-            return Checking(request.freshness, corpus, prefixes, limit, begun_s, corpus.work, request.coupling.name != "joint")
-        return Checking(request.freshness, corpus, prefixes, limit, begun_s, None, request.coupling.name != "joint")
+            work = corpus.work
+        return Checking(mode, corpus, prefixes, limit, begun_s, work, joins)
 
     def document(self, generation: Generation, key: bytes, start: int, end: int | None) -> DocumentText | None:
         """A span of a file that was read since this generation; None where no such document was."""
@@ -170,6 +181,12 @@ class Checking:
                     self._reason = f"the check failed: {self._work.exception()}"
             self._seen = self._corpus.seen
         return self._seen or Seen()
+
+    def known(self) -> FreshnessInfo:
+        """What is known now, without waiting for a look that is under way."""
+        if self._seen is None and self._corpus is not None:
+            self._seen = self._corpus.seen
+        return self.info()
 
     async def parts(self, plan: Plan, parts: Sequence[Candidates], left_s: float) -> list[Candidates]:
         """What hosts found, as it is now: without documents that are gone, and with those that were read."""

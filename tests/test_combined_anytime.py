@@ -22,7 +22,7 @@ def request(tree, **fields):
 
 
 def essence(answer):
-    told = answer.model_dump(mode="json", exclude={"timings_ms", "resumed", "continue_"})
+    told = answer.model_dump(mode="json", exclude={"timings_ms", "resumed", "continue_", "freshness"})
     told["combined"].pop("rounds")
     for part in told["combined"]["parts"]:
         part.pop("round")

@@ -12,6 +12,7 @@ from cluster.host import Host
 from cluster.local import LocalSearcher
 from serve.coordinator import Coordinator
 from serve.freshness import prefixes_of
+from serve.nlql.schema import QueryRequest
 from serve.schema import SearchRequest
 from shards import tree
 from shards.errors import NotFound
@@ -84,6 +85,28 @@ def test_the_text_of_a_live_hit_is_read_by_its_hash_and_marked(tmp_path):
     hit, whole, part, indexed_one = asyncio.run(run())
     assert (hit.freshness, whole["text"], whole["live"]) == ("live", "A zeppelin over the harbour of Mörk.\n", True)
     assert (part["text"], whole["entries"][0]["path"], indexed_one["live"]) == ("ö", "2/day-5.txt", False)
+
+
+def test_what_takes_no_live_files_says_how_many_there_are_and_drops_what_is_gone(tmp_path):
+    engine = indexed(tmp_path)
+    (tmp_path / "source/2/day-5.txt").write_text("A zeppelin over the harbour.\n")
+    (tmp_path / "source/1/day-4.txt").unlink()
+
+    async def run():
+        async with coordinator_of(engine) as coordinator:
+            said = {"corpus": "c", "budget_ms": 30_000, "k": 20, "keep_all": True, "freshness": "strict"}
+            tree = {"union": [{"search": {"query": "lantern", "layers": ["bm25"]}}]}
+            combined = await coordinator.search(SearchRequest(combine=tree, **said))
+            joint = await coordinator.search(SearchRequest(query="lantern", layers=["bm25"], coupling="joint", **said))
+            rows = await coordinator.query(QueryRequest(corpus="c", text='SELECT DOCUMENT WHERE CONTAINS(content, "lantern")'))
+            return combined, joint, rows
+
+    combined, joint, rows = asyncio.run(run())
+    for answer in (combined, joint, rows):
+        assert (answer.freshness.changed, answer.freshness.vanished, answer.freshness.live) == (1, 1, 0)
+    for answer in (combined, joint):
+        assert "1/day-4.txt" not in paths(answer) and freshness_of(answer)["2/day-5.txt"] == "changed"
+    assert not joint.certificate.final and len(rows.rows) == 12
 
 
 def test_a_deleted_file_is_no_hit_and_others_take_its_place(tmp_path):

@@ -35,6 +35,7 @@ from shards.plan import Everything, Plan
 
 if TYPE_CHECKING:
     from serve.coordinator import Coordinator
+    from serve.freshness import Checking
     from shards.generation import Generation
     from shards.plugins import Plugins
 
@@ -115,6 +116,7 @@ class _Run:
         self.laps = Laps()
         self.budget = coordinator.budget(request.budget_ms)
         self.looked_at: list[Looked] = []
+        self.fresh: Checking | None = None
 
     async def outcome(self) -> Outcome:
         request, laps = self.request, self.laps
@@ -125,6 +127,8 @@ class _Run:
         laps.end("parse")
         generation = await self.coordinator.generations.get(request.corpus, request.generation)
         facts = await facts_for(self.coordinator, generation)
+        is_newest = request.generation is None and self.coordinator.generations.current.get(request.corpus) is generation
+        self.fresh = self.coordinator.freshness.aside(generation, self.budget, is_newest)
         laps.end("open")
         planned = await _here_or_aside(lambda: self._plan(read, facts), short)
         stage = stage_of(request, planned, self.plugins, self.coordinator.reranking, self.budget)
@@ -165,7 +169,8 @@ class _Run:
     def _outcome(self, generation: "Generation", rows: Rows, **fields: Any) -> Outcome:
         root = generation.root
         timings = self.laps.ms | {"total": self.laps.total_ms}
-        return Outcome(root.corpus, root.generation, rows, looked_at=self.looked_at, timings_ms=timings, **fields)
+        fresh = self.fresh.known() if self.fresh is not None else None
+        return Outcome(root.corpus, root.generation, rows, looked_at=self.looked_at, timings_ms=timings, freshness=fresh, **fields)
 
     # --- before anything is asked ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from shards.nlql import ir
 
 if TYPE_CHECKING:
+    from serve.freshness_schema import FreshnessInfo
     from serve.nlql.schema import Facet, Looked, QueryAnswer, QueryRerank, Row
     from shards.nlql.answers import RowAnswer, RowEntry
     from shards.types import LayerStatus
@@ -214,6 +215,7 @@ class Outcome:
     plan: dict[str, Any] | None = None
     timings_ms: dict[str, float] = field(default_factory=dict)
     n_searches: int = 0
+    freshness: "FreshnessInfo | None" = None
 
     @property
     def complete(self) -> bool:
@@ -239,6 +241,7 @@ class Outcome:
             looked_at=self.looked_at,
             plan=self.plan,
             timings_ms=self.timings_ms,
+            freshness=self.freshness,
         )
 
     def json(self) -> bytes:

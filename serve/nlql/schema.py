@@ -6,6 +6,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from serve.edge import MAX_QUERY_CHARS, Edge, Printable
+from serve.freshness_schema import FreshnessInfo
 from serve.schema import Coverage
 
 MAX_TEXT_CHARS = 64 * 1024  # of a query: room for long lists of IN
@@ -118,7 +119,8 @@ class Looked(Edge):
 
 class QueryAnswer(Edge):
     """Rows in order. complete: whether all shards and spaces were looked at in full; where not, coverage says which and why, and the rows
-    are those of the rest. plan: where it was asked for, and then there are no rows."""
+    are those of the rest. plan: where it was asked for, and then there are no rows. freshness: what is known to have changed in the sources
+    since; rows are those of the generation."""
 
     corpus: str
     generation: int
@@ -130,6 +132,7 @@ class QueryAnswer(Edge):
     looked_at: list[Looked] = []
     plan: dict[str, Any] | None = None
     timings_ms: dict[str, float] = {}
+    freshness: FreshnessInfo | None = None
 
 
 def query_request(value: Any) -> QueryRequest:
