@@ -20,7 +20,7 @@ from shards.errors import BeingOpened, ModelMissing, NoCorpus, SondageError
 from shards.generation import Generation
 from shards.layers.contract import Request, Resources
 from shards.manifest import corpus_store, latest_generation, list_corpora
-from shards.open_order import under_way
+from shards.open_order import look, under_way
 from shards.readers import Reader
 from shards.serving_record import ServingRecord, newest_number, read
 
@@ -253,6 +253,7 @@ class Generations:
             current = self._current.get(corpus)
         if current is None:
             await asyncio.to_thread(self._refuse_until_opened, corpus)
+            await asyncio.to_thread(self._say_why_not_opened, corpus)
             known = ", ".join(await asyncio.to_thread(list_corpora, self.store)) or "none yet"
             raise NoCorpus(f"No corpus {corpus!r} in {self.store.url}. Known: {known}. Build it with `sondage index`.", corpus=corpus)
         if number is None or number == current.root.generation:
@@ -272,6 +273,11 @@ class Generations:
         for order, opening in under_way(self.store, corpus):
             what = f"{opening.listed:,} files listed so far" if opening.listed else "its source is being listed"
             raise BeingOpened(f"Corpus {corpus!r} is being opened from {order.url!r}: {what}. Ask again in a second.")
+
+    def _say_why_not_opened(self, corpus: str) -> None:
+        """Raises NoCorpus for one that was to be opened, and could not be."""
+        if (opening := look(self.store, corpus)) is not None and opening.stage == "failed":
+            raise NoCorpus(f"Corpus {corpus!r} was to be opened, which failed: {opening.reason} Open it again.", corpus=corpus)
 
     def ready(self) -> tuple[bool, str]:
         """Whether searches can be answered, and why not."""

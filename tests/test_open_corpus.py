@@ -20,7 +20,7 @@ from serve.corpora import Openings
 from serve.problems import Forbidden
 from shards import open_order, progressive, tree
 from shards.corpus import Listed, Source, list_source
-from shards.errors import BadQuery, BeingOpened, Cancelled, Conflict, SourceError
+from shards.errors import BadQuery, BeingOpened, Cancelled, Conflict, NoCorpus, SourceError
 from shards.layers import SpaceSpec
 from shards.layers.contract import Resources
 from shards.manifest import SourceRef, encode
@@ -267,6 +267,8 @@ def test_a_source_that_cannot_be_listed_ends_its_order_with_the_reason(tmp_path)
     assert open_order.find(engine.store, "c", "main") is None
     failed = open_order.look(engine.store, "c")
     assert failed.stage == "failed" and "nowhere" in failed.reason
+    with pytest.raises(NoCorpus, match=r"which failed: .*nowhere"):
+        engine.search("basalt")
 
 
 def test_a_search_of_a_corpus_without_a_generation_is_told_to_come_back(tmp_path):
