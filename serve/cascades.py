@@ -52,8 +52,9 @@ def stage(cut: Cut, spaces: Mapping[str, str] | None, nulls: CorpusNulls | None)
         return Stage(recall, reason)
     depth = recall.depth_for(fields.recall)
     if depth is None:
-        share = recall.at(DEPTHS[-1]).share
-        reason = f"probes find {share:.0%} of what they seek among the first {DEPTHS[-1]}: no depth has the recall asked for"
+        last = recall.at(DEPTHS[-1])
+        reason = f"probes find {last.share:.0%} of what they seek among the first {DEPTHS[-1]}, {last.low:.0%} for sure: "
+        reason += "no depth is known to have the recall asked for"
     return Stage(recall, reason, depth)
 
 

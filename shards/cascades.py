@@ -44,8 +44,13 @@ class Recall:
         return wilson(self.within[place - 1] if place else 0, self.n_probes)
 
     def depth_for(self, share: float) -> int | None:
-        """The least depth at which so large a share of the items is found; None where it is not even at the last one."""
-        return next((depth for depth, n in zip(DEPTHS, self.within, strict=True) if n >= share * self.n_probes), None)
+        """The least depth at which so large a share of the items is found for sure: by the lower end of the interval. None where it is not
+        even at the last one.
+
+        Near the top probes are easier than what people ask. Of scifact, all four spaces: a share of .82 was found among the first 2, and
+        of judged documents .68; .91 and .87 among 15, where both come together. The lower end goes as much deeper.
+        """
+        return next((depth for depth, n in zip(DEPTHS, self.within, strict=True) if wilson(n, self.n_probes).low >= share), None)
 
     def to_json(self) -> dict[str, Any]:
         """JSON values."""

@@ -54,8 +54,9 @@ def test_an_interval_is_wilsons_and_no_point_at_either_end(n, of, low, high):
     assert math.isnan(wilson(0, 0).share)
 
 
-def test_the_depth_for_a_recall_is_the_least_at_which_so_many_probes_are_found():
-    assert [RECALL.depth_for(share) for share in (0.5, 0.51, 0.8, 0.81, 0.9, 0.91)] == [1, 4, 4, 30, 30, None]
+def test_the_depth_for_a_recall_is_the_least_at_which_the_lower_end_of_its_interval_reaches_it():
+    assert [round(RECALL.at(depth).low, 2) for depth in (1, 4, 30)] == [0.30, 0.58, 0.70]
+    assert [RECALL.depth_for(share) for share in (0.29, 0.31, 0.58, 0.59, 0.69, 0.71)] == [1, 4, 4, 30, 30, None]
     assert [RECALL.at(depth).share for depth in (1, 3, 4, 7, 29, 30, 1_000)] == [0.5, 0.5, 0.8, 0.8, 0.8, 0.9, 0.9]
     assert Recall.of_ranks(RANKS[:15]) is None  # too few probes tell nothing
 
@@ -93,9 +94,9 @@ def cut_of(**fields):
 
 
 def test_a_cut_to_a_recall_goes_as_deep_as_probes_say_and_tells_it():
-    cut = cut_of(recall=0.8)
+    cut = cut_of(recall=0.58)
     known = stage(cut, {"x": "moments"}, nulls({("x",): RECALL}))
-    assert written(cut) == 'cut(search[x]("a"), recall 0.8)' and known.depth == 4 and known.reason == ""
+    assert written(cut) == 'cut(search[x]("a"), recall 0.58)' and known.depth == 4 and known.reason == ""
     hashes = np.arange(6, dtype=np.uint8)[:, None].repeat(20, axis=1)
     found = Result(np.arange(6), np.arange(6.0, 0, -1), np.zeros(6), np.zeros(6, np.int64), "strong", "")
     algebra = Algebra(hashes, 100, {same(cut.cut.of): found}, {}, {same(cut): known.depth})
@@ -103,7 +104,7 @@ def test_a_cut_to_a_recall_goes_as_deep_as_probes_say_and_tells_it():
     answer = told(cut, known, algebra.kept[same(cut)])
     assert (answer.depth, answer.documents, answer.of, answer.recall, answer.probes) == (4, 4, 6, 0.8, 20)
     assert (answer.low, answer.high) == pytest.approx((0.5840, 0.9193), abs=1e-3)
-    assert render.cut(answer) == 'cut(search[x]("a"), recall 0.8): 4 of 6 documents; recall 0.80 (0.58 to 0.92, by 20 probes)'
+    assert render.cut(answer) == 'cut(search[x]("a"), recall 0.58): 4 of 6 documents; recall 0.80 (0.58 to 0.92, by 20 probes)'
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_a_cut_to_a_recall_goes_as_deep_as_probes_say_and_tells_it():
     [
         ({"n": 4}, (4, 6), 4, 0.8),
         ({"n": 40}, (6, 6), 40, 0.9),
-        ({"n": 2, "recall": 0.8}, (2, 6), 2, 0.5),  # the lesser of both
+        ({"n": 2, "recall": 0.58}, (2, 6), 2, 0.5),  # the lesser of both
         ({"evalue": 0.1}, (3, 6), 3, 0.5),  # as of a cut at the documents that it left
         ({"evalue": 0.1}, (6, 6), None, None),  # nothing was cut
         ({"n": 4, "evalue": 0.1}, (1, 6), 1, 0.5),
@@ -130,7 +131,7 @@ def test_every_cut_of_a_search_tells_the_recall_at_its_depth(fields, kept, depth
         ({"x": "moments"}, {}, 0.9, "no probe has tried these layers by themselves; nothing was cut for it"),
         ({"text": "rarity"}, {("x",): RECALL}, 0.9, "no probe has tried these layers by themselves; nothing was cut for it"),
         (None, {("x",): RECALL}, 0.9, "its search was not asked: the time budget ended; nothing was cut for it"),
-        ({"x": "moments"}, {("x",): RECALL}, 0.95, "probes find 90% of what they seek among the first 100"),
+        ({"x": "moments"}, {("x",): RECALL}, 0.95, "probes find 90% of what they seek among the first 100, 70% for sure"),
     ],
 )
 def test_a_recall_that_nobody_can_promise_cuts_nothing_and_says_why(spaces, recalls, share, reason):
