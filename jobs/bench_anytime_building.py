@@ -25,7 +25,7 @@ from shards.errors import BadSpec
 
 N_TURNS, TURN_S = 4, 12.0  # of each kind; how long one lasts
 N_CLIENTS, PACE_S = 2, 0.08  # at once; from one question of a client to its next
-WARM_S = 5.0  # of questions before the first turn
+WARM_S = 12.0  # of questions before the first turn: as long as one, since what is first asked loads and compiles
 PATIENCE_S = 120.0  # for the sample and its null models; for an order to be begun or done
 BUDGET_MS = 3_000
 MOST_P99 = 1.3
