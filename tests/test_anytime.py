@@ -548,7 +548,7 @@ def test_a_long_question_or_an_own_form_is_made_within_the_time(engine, monkeypa
         coordinator = coordinator_of(engine)
         await coordinator.open(request())
         monkeypatch.setattr(Asking, "question", slow)
-        asked = request(forms={"text": {"pattern": "riv.r", "regex": True}}, layers=["text", "bm25"], budget_ms=300)
+        asked = request(forms={"text": {"pattern": "riv.r", "regex": True}}, layers=["text", "bm25"], budget_ms=1_500)
         answer = await asyncio.wait_for(coordinator.search(asked), 30)
         may_end.set()
         return answer
