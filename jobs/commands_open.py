@@ -67,7 +67,8 @@ def open_(
     rate = f", {answer.files_per_s:,.0f} files/s" if answer.files_per_s else ""
     print(f"{name}: generation {answer.generation} after {answer.seconds:.1f} s holds {answer.held:,} files of {source}{rate}.")
     if answer.pending or answer.state != "done":
-        print(f"  {answer.pending:,} files are still to be read, and layers to be built; searches say what they cover. Search now:")
+        left = f"{answer.pending:,} files are still to be read, and layers" if answer.pending else "Layers are still"
+        print(f"  {left} to be built; searches say what they cover. Search now:")
     print(f"  sondage search --corpus {name}{f' --store {store}' if store else ''}{f' --url {url}' if url else ''} QUERY")
 
 
