@@ -250,14 +250,16 @@ def can_be(space: "Space") -> bool:
     return usual and getattr(layer.params, "endpoint", None) is None  # a search spends nobody's money
 
 
-def by_promise(scores: Array) -> Array:
+def by_promise(scores: Array, weights: Sequence[float] = ()) -> Array:
     """Rows of a table of candidates, (n, s) float64, those first that its columns rank best.
 
-    By the sum of 1 / (60 + rank) over columns (Cormack, Clarke & Buettcher 2009): raw scores of several spaces do not add up.
+    By the sum of w / (60 + rank) over columns (Cormack, Clarke & Buettcher 2009): raw scores of several spaces do not add up. weights: what
+    each column counts, since those are to be scored that evidence ranks first; none, or none above 0: all alike.
     """
     promise = np.zeros(len(scores))
-    for column in scores.T:
+    counted = weights if any(weights) else (1.0,) * scores.shape[1]
+    for column, weight in zip(scores.T, counted, strict=True):
         found = np.flatnonzero(np.isfinite(column))
         order = found[np.argsort(-column[found], kind="stable")]
-        promise[order] += 1.0 / (60.0 + np.arange(1, len(order) + 1))
+        promise[order] += weight / (60.0 + np.arange(1, len(order) + 1))
     return np.argsort(-promise, kind="stable")

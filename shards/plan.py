@@ -144,7 +144,8 @@ class Plan:
     n_candidates: documents wanted from each space; n_details: how many documents, of all, come with entries and
     excerpt at once. budget_s: seconds left when the plan was sent. words: lower-case words that excerpts should show.
     given: content hashes, one after the other: documents that every question scores beside those that are found.
-    on_the_fly_s: most seconds for scoring documents that a space has no index of (`shards/on_the_fly.py`); 0: none are.
+    on_the_fly_s: most seconds for scoring documents that a space has no index of (`shards/on_the_fly.py`); 0: none are. promise: what each
+    question's ranks count in choosing these; empty: all alike.
     excerpt_size: about so many bytes, or lines. deeper: of a further round, which documents are wanted instead (`shards/deepening.py`).
     """
 
@@ -158,6 +159,7 @@ class Plan:
     given: bytes = b""
     deeper: Deeper | None = None
     on_the_fly_s: float = 0.0
+    promise: tuple[float, ...] = ()
 
 
 def simplify(node: Predicate, decide: Callable[[Predicate], bool | None] = lambda _leaf: None) -> Predicate:

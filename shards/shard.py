@@ -532,7 +532,7 @@ class Searched:
             lacking = np.isnan(table.scores[:, s]) & ~(given if query.known else np.zeros(len(given), bool))
             if query.where is not None or ending.expired or not lacking.any():
                 continue
-            order = by_promise(table.scores) if order is None else order
+            order = by_promise(table.scores, plan.promise) if order is None else order
             for space, wanted, places in self._unbuilt(query, numbers, order[lacking[order]]):
                 begun = time.monotonic()
                 scored, reason = on_the_fly.score(space, query, wanted, ending)

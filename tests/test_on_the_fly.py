@@ -216,4 +216,6 @@ def test_goals_say_how_long_is_encoded_and_a_joint_ranking_uses_indices_alone(tm
 
 def test_documents_come_in_the_order_in_which_all_columns_rank_them():
     nan = np.nan
-    assert by_promise(np.array([[1.0, nan], [3.0, 0.1], [2.0, 5.0], [nan, nan]])).tolist() == [1, 2, 0, 3]
+    scores = np.array([[1.0, nan], [3.0, 0.1], [2.0, 5.0], [nan, nan]])
+    assert by_promise(scores).tolist() == by_promise(scores, (0.0, 0.0)).tolist() == [1, 2, 0, 3]
+    assert by_promise(scores, (0.0, 1.0)).tolist() == [2, 1, 0, 3]  # as evidence ranks them, in which the first column counts nothing

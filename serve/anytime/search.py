@@ -5,7 +5,7 @@ A search that its time cuts off can be kept and taken up again (`serve.anytime.u
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -282,6 +282,7 @@ class Search:
             given=b"" if before is None else before.hashes.tobytes(),
             n_details=n_details if before is None else 0,
             budget_s=max(self.left_s, 0.001),
+            promise=self._promise(asked),
         )
         begun = self.laps.now_s
         self._make_next()  # while the hosts work
@@ -331,6 +332,15 @@ class Search:
             words=self._words,
             excerpt_size=EXCERPT_BYTES if context is None else LinesAround(context.before, context.after),
         )
+
+    def _promise(self, queries: Sequence[SpaceQuery]) -> tuple[float, ...]:
+        """What these questions count in choosing what is scored on the fly: as in the ranking, but for the spaces that lack it."""
+        spaces = self.generation.spaces
+        whole = {query.space: spaces[query.space].layer for query in queries if spaces[query.space].built == "all"}
+        if len(whole) == len(queries):
+            return ()
+        counts = trusted(whole, self.generation.nulls)
+        return tuple(counts[query.space][0] if query.space in whole else 0.0 for query in queries)
 
     def __post_init__(self) -> None:
         self._where = filters.scope(self.request.paths, self.request.where)
