@@ -206,7 +206,7 @@ def weigh(candidates: Candidates, spaces: Sequence[SpaceFacts], nulls: CorpusNul
         others = np.maximum(_trust(spaces, similar & ~partly, nulls, _without(together, spaces, partly)), certainty)
         base = surprises @ np.where(partly, 0.0, others)
         fitted = [nulls is not None and space.name in nulls.spaces for space in spaces]
-        for j in np.flatnonzero(partly):
+        for j in np.flatnonzero(partly).tolist():
             n_units = round(spaces[j].n_units / max(spaces[j].built, 1e-6))
             heard = fitted[j] or not any(fitted)
             surprises[:, j] = _comparable(candidates.scores[:, j], surprises[:, j], base, n_units) if heard else 0.0
