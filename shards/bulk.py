@@ -111,7 +111,6 @@ class BulkWriter:
     ):
         self._specs, self._n_shards, self._batch = specs, n_shards, Batch()
         self._writer = Writer(root_store, corpus, cache, resources, self._here, clock=clock, sleep=sleep, purpose="an engine's documents")
-        self._writer.trees_beside = True
         self._calibrate = calibrate
 
     def publish(self, batch: Batch) -> Root | None:

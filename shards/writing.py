@@ -80,8 +80,6 @@ class Writer:
         self.store = manifest.corpus_store(root_store, corpus)
         self.staging = Staging(self.store, clock())
         self._executor: tuple[Specs, Executor] | None = None
-        # Whether trees are made in a thread beside segments, which hash, copy and wait for the store; else one after the other, always.
-        self.trees_beside = False
         self._encoded: set[str] = set()  # ids of spaces that something was encoded for since the last tidying
         self._made: dict[bytes, Built] = {}  # by task: what was built for a generation that is not published yet
         self._fitted: tuple[Specs, int, FileRef, int] | None = None  # likewise: spaces, version, null models, documents
@@ -174,11 +172,10 @@ class Writer:
     def write(self, parent: Generation | None, draft: Draft, tally: Tally, held: Lease | None = None) -> Root:
         """The root of the next generation and all it refers to; not yet published. held: renewed while building takes long."""
         self._began = self._began or lease.look(self.store)
-        with ThreadPoolExecutor(1, "trees") as beside:  # starts no thread before it has something to do
-            trees = beside.submit(self._sources, parent, draft, tally) if self.trees_beside else None
-            with timed(tally, "build"):
-                pages = self._pages(parent, draft, tally, held)
-            sources = trees.result() if trees is not None else self._sources(parent, draft, tally)
+        with timed(tally, "build"):
+            pages = self._pages(parent, draft, tally, held)
+        with timed(tally, "tree"):
+            sources = {source.name: self._source(parent, source) for source in draft.sources}
         root = self.root(parent, draft, pages, sources)
         if self.calibrate is not None and self._refit_due(parent, draft, root):
             if parent is not None and self.outdated(parent.root):
@@ -253,10 +250,6 @@ class Writer:
         """Whether a log was applied further, or files were read, though that changed no entry."""
         before = parent.root.sources.get(source.name)
         return (before.applied, before.pending) != (source.applied, source.pending) if before else source.applied != 0
-
-    def _sources(self, parent: Generation | None, draft: Draft, tally: Tally) -> dict[str, SourceRef]:
-        with timed(tally, "tree"):
-            return {source.name: self._source(parent, source) for source in draft.sources}
 
     def _source(self, parent: Generation | None, source: SourceChange) -> SourceRef:
         before = parent.root.sources.get(source.name) if parent else None
