@@ -31,9 +31,23 @@ _ORDER = ("U64", "I64", "F64", "F32", "U32", "I32", "F16", "U16", "I16", "I8", "
 def dump(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> bytes:
     """The bytes of a safetensors file. The same arrays give the same bytes, so files can be named by their hash.
 
-    They are those of `safetensors.numpy.save`, which touches fresh memory twice: 23 ms for 30 MB, here 1 to 3. The widest numbers come
-    first, so that each array lies at a multiple of its item.
+    They are those of `safetensors.numpy.save`, which touches fresh memory twice: 23 ms for 30 MB, here 1 to 12.
     """
+    return b"".join(_pieces(arrays, metadata))
+
+
+def assemble(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> memoryview:
+    """What `dump` gives, of large arrays sooner: numpy has memory in large pages, of which 30 MB are there in 3 ms and not in 12."""
+    pieces = _pieces(arrays, metadata)
+    into, at = np.empty(sum(map(len, pieces)), np.uint8), 0
+    for piece in pieces:
+        into[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
+    return memoryview(into)
+
+
+def _pieces(arrays: Arrays, metadata: Mapping[str, str] | None) -> list[bytes | memoryview]:
+    """A file's bytes, in order. The widest numbers come first, so that each array lies at a multiple of its item."""
     ready = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     names, end = sorted(ready, key=lambda name: (_ORDER.index(_NAMES[ready[name].dtype]), name)), 0
@@ -43,7 +57,7 @@ def dump(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> bytes:
         end += array.nbytes
     head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    return b"".join([struct.pack("<Q", len(head)), head, *(memoryview(ready[name].reshape(-1).view(np.uint8)) for name in names)])
+    return [struct.pack("<Q", len(head)), head, *(memoryview(ready[name].reshape(-1).view(np.uint8)) for name in names)]
 
 
 @dataclass(frozen=True, slots=True)

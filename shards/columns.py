@@ -345,6 +345,7 @@ _KINDS: dict[type, Callable[[Any], str]] = {
 }
 
 
+@lru_cache(maxsize=8192)  # days come again: as a kind, as a number, in the next segment
 def date_days(text: str) -> int:
     """Days since 1970 of `2024-05-01`. Raises ValueError."""
     return date.fromisoformat(text).toordinal() - _EPOCH.toordinal()

@@ -108,7 +108,7 @@ def _metadata_files(entries: Entries) -> dict[str, bytes]:
 class SegmentBytes:
     """A segment ready to be written: the bytes of each role's file."""
 
-    files: dict[str, bytes]
+    files: dict[str, bytes | memoryview]
     n_docs: int
     n_entries: int
     text_bytes: int
@@ -137,13 +137,13 @@ def serialise(
     buckets: tuple[int, int] = (0, N_BUCKETS),
 ) -> SegmentBytes:
     """A segment's files. layers, statistics: by space id; spaces: name -> id; buckets: the shard's range."""
-    files = {
+    files: dict[str, bytes | memoryview] = {
         "docs": array_files.dump(*_document_arrays(documents)),
         "text": documents.text.tobytes(),
         "entries": array_files.dump(*_entry_arrays(entries)),
         **_metadata_files(entries),
     }
-    files |= {f"layer/{space}": array_files.dump(arrays) for space, arrays in layers.items()}
+    files |= {f"layer/{space}": array_files.assemble(arrays) for space, arrays in layers.items()}
     files |= {f"stats/{space}": array_files.dump(arrays) for space, arrays in statistics.items()}
     text_bytes = int((documents.ends - documents.starts).sum())
     return SegmentBytes(files, len(documents), len(entries), text_bytes, dict(spaces), buckets)

@@ -40,7 +40,7 @@ class Store(ABC):
         """A file's bytes [start, end), cut at its end as a slice is (offsets are not negative). Raises NotFound."""
 
     @abstractmethod
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """A file, whole or not at all, durable on return. Writing the same again is harmless."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class Store(ABC):
         """Whole files, in order, with `parallel` requests in flight. Raises NotFound."""
         return self._each(self.read, names)
 
-    def write_many(self, files: Mapping[str, bytes]) -> None:
+    def write_many(self, files: Mapping[str, bytes | memoryview]) -> None:
         """Many writes, in no particular order, with `parallel` requests in flight."""
         self._each(lambda item: self.write(*item), list(files.items()))
 
@@ -204,21 +204,21 @@ class LocalStore(Store):
     def read_many(self, names: Sequence[str]) -> Sequence[bytes]:
         return [self.read(name) for name in names]  # from the page cache, threads only cost
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         with self._errors("write", name):
             self._sync_folder(self._place(name, data))
 
-    def write_many(self, files: Mapping[str, bytes]) -> None:
+    def write_many(self, files: Mapping[str, bytes | memoryview]) -> None:
         folders = self._each(self._place_named, list(files.items()))
         for folder in set(folders):
             with self._errors("write", str(folder)):
                 self._sync_folder(folder)
 
-    def _place_named(self, item: tuple[str, bytes]) -> Path:
+    def _place_named(self, item: tuple[str, bytes | memoryview]) -> Path:
         with self._errors("write", item[0]):
             return self._place(*item)
 
-    def _place(self, name: str, data: bytes) -> Path:
+    def _place(self, name: str, data: bytes | memoryview) -> Path:
         path = self._path(name)
         with _temporary(path.parent, data, self._sync) as temporary:
             os.replace(temporary, path)
@@ -305,7 +305,7 @@ class MemoryStore(Store):
         except KeyError:
             raise self._missing(name) from None
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         key = self._key(name)
         with self._lock:
             self._files[key] = bytes(data)
@@ -344,7 +344,7 @@ class MemoryStore(Store):
 
 
 @contextlib.contextmanager
-def _temporary(folder: Path, data: bytes, sync: bool) -> Iterator[Path]:
+def _temporary(folder: Path, data: bytes | memoryview, sync: bool) -> Iterator[Path]:
     """A file with this content in the folder (made if need be), synced unless told not to; gone afterwards unless it was renamed."""
     path = folder / f".{uuid.uuid4().hex}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -96,7 +96,7 @@ class S3Store(Store):
                     return b""
                 raise
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         key = self._key(name)
         with self._errors("write", name):
             _again_on_conflict(lambda: self._fs.pipe_file(f"{self.bucket}/{key}", bytes(data)))

@@ -117,7 +117,7 @@ class TarStore(Store):
         low, high = min(start or 0, size), size if end is None else min(end, size)
         return self.archive.bytes_at(offset + low, offset + high)
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         if self.exists(name):
             if self.read(name) != data:
                 raise self._taken(name)

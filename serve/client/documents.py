@@ -178,7 +178,7 @@ class Documents:
         values = values.reshape(1, -1) if values.ndim == 1 and values.size else values
         if values.ndim != 2 or (len(values) and values.shape[1] != self._embedder.dim):
             raise BadQuery(f"Document {id!r}: vectors of shape {values.shape}; expected (units, {self._embedder.dim}).")
-        lengths = np.einsum("ij,ij->i", values, values)
+        lengths = np.vecdot(values, values)
         if all(abs(length - 1.0) < UNIT_LENGTH for length in lengths.tolist()):  # of a few, sooner told than by numpy
             return values
         return unit_rows(_finite(id, values))
