@@ -399,7 +399,7 @@ def test_candidates_moments_and_hits_do_not_depend_on_placement(seed, monkeypatc
         found, moments, n_candidates = [], Moments(), 0
         for g, (arrays, _, _) in zip(groups, segments, strict=True):
             reader = LateReader(arrays, hashes[g], live[g])
-            n_candidates += len(reader._candidates(query.payload, live[g], filtered=False))
+            n_candidates += len(reader._candidates(query.payload, live[g], False, Budget())[0])
             hits = reader.search(query, None, 10, Budget())
             found += list(zip(hits.scores.tolist(), g[hits.rows].tolist(), strict=True))
             moments = moments + hits.moments
@@ -491,6 +491,29 @@ def test_at_the_deadline_whole_documents_are_found_and_the_rest_is_not_covered(l
     assert found.scores.tolist() == everything[found.rows].tolist()
     scores = reader.score(query, np.arange(20, dtype=np.int32), EndsAfter(n_looks)).scores
     np.testing.assert_array_equal(scores, [*everything[: n_looks // 3], *[np.nan] * (20 - n_looks // 3)])
+
+
+@pytest.mark.parametrize("n_looks", [0, 1, 5, 40, 70, 200])
+def test_at_the_deadline_passages_that_were_no_candidates_yet_are_not_covered(n_looks, monkeypatch):
+    """60 documents of a passage, the clock read before each, of moments, of candidates, then of what is scored."""
+    monkeypatch.setattr(late_reader, "_SLICE_PRODUCTS", 1)
+    monkeypatch.setattr(late_reader, "_SLICE_BYTES", 1)
+    hashes, passages, asked = corpus_of(np.random.default_rng(1), 60)
+    arrays, *_ = segment_of(hashes, passages)
+    reader = LateReader(arrays, hashes, np.ones(60, bool))
+    encoding = late_candidates.of_question(asked, SPEC)
+    every = late_candidates.scores(arrays["fde"], arrays["fde_scales"], np.arange(60), encoding)
+    query = SpaceQuery("", "", LateQuestion(asked, encoding, level=6, cut=float(np.median(every))))
+    candidates = np.flatnonzero(every >= np.median(every))
+    left = n_looks - int(late_candidates.in_sample(reader._keys, 6).sum())
+    if left < 60:  # no time is left for scores: what comes before the first candidate is known to be none
+        before = max(left, 0)
+        expected = min([*candidates[candidates < before].tolist(), before])
+    else:
+        expected = candidates[left - 60] if left - 60 < len(candidates) else 60
+    found = reader.search(query, None, 100, EndsAfter(n_looks))
+    assert found.rows_covered == expected
+    assert sorted(found.rows.tolist()) == [row for row in candidates.tolist() if row < expected]
 
 
 # --- in a whole engine -------------------------------------------------------------------------------------------------------

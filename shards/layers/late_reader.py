@@ -11,6 +11,7 @@ from shards.plan import SpaceQuery
 from shards.types import Array, Arrays, Budget, Found, Moments, Scored
 
 _SLICE_PRODUCTS = 1 << 25  # between two looks at the clock: 2 ms
+_SLICE_BYTES = 1 << 25  # of codes of candidates, between two looks: 2 ms, some more from a cold disk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,9 +57,9 @@ class LateReader:
         else:
             sample = self._live_units[late_candidates.in_sample(self._keys, question.level)]
             moments = Moments.of(self._scores(sample, question, budget))
-            units = self._candidates(question, wanted, filtered=allowed is not None)
+            units, beyond = self._candidates(question, wanted, allowed is not None, budget)
             scores = self._scores(units, question, budget)
-            stop = units[len(scores)] if len(scores) < len(units) else None
+            stop = units[len(scores)] if len(scores) < len(units) else beyond
             units = units[: len(scores)]
         # Where time ran out, the document of the next passage is not looked at as a whole, so neither it nor what follows counts.
         n_rows = len(wanted) if stop is None else int(self._unit_rows[stop])
@@ -98,14 +99,20 @@ class LateReader:
         """Of all live units even where a search samples: null models rank a document among all."""
         return self._scores(self._live_units, query.payload, Budget()), self._unit_rows[self._live_units]
 
-    def _candidates(self, question: LateQuestion, wanted: Array, filtered: bool) -> Array:
-        """Units to be scored, ascending."""
+    def _candidates(self, question: LateQuestion, wanted: Array, filtered: bool, budget: Budget) -> tuple[Array, int | None]:
+        """Units to be scored, ascending, and the first that was not looked at when the budget ended; None: all were."""
         units = self._live_units[wanted[self._unit_rows[self._live_units]]]
         cut = question.filtered_cut if filtered else question.cut
         if cut == -np.inf or not len(units):
-            return units
+            return units, None
         assert question.encoding is not None
-        return units[late_candidates.scores(self._fde, self._fde_scales, units, question.encoding) >= cut]
+        kept, step = [], max(_SLICE_BYTES // self._fde.shape[1], 1)
+        for start in range(0, len(units), step):
+            part = units[start : start + step]
+            if budget.expired:
+                return np.concatenate([units[:0], *kept]), int(part[0])
+            kept.append(part[late_candidates.scores(self._fde, self._fde_scales, part, question.encoding) >= cut])
+        return np.concatenate(kept), None
 
     def _scores(self, units: Array, question: LateQuestion, budget: Budget) -> Array:
         """Canonical scores of units, (m,) float64; m is smaller than asked when the budget ends."""
